@@ -1,0 +1,339 @@
+//! The one list of what can go wrong, each with its SQLSTATE, DETAIL and HINT, and the way in which it is raised.
+//!
+//! pgrx knows PostgreSQL's own SQLSTATEs only, and cannot set the table of an error. Both are added by a callback of
+//! PostgreSQL's error context stack, which runs while the error is being finished ([`raise`]).
+
+use crate::pg;
+use crate::types::{Kind, MAX_LABEL_BYTES, MAX_TOKEN, Token};
+use pgrx::PgSqlErrorCode as Code;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use thiserror::Error as ThisError;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a token is not the current one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stale {
+    /// A later grant has another token.
+    Superseded { current: Token },
+    /// Released or completed, by its holder or by force.
+    Released,
+    /// The lease has never seen it.
+    NeverGranted { current: Option<Token> },
+}
+
+/// The table whose write was refused; sent as the error's schema and table name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableName {
+    pub schema: String,
+    pub table: String,
+}
+
+#[derive(Debug, ThisError)]
+pub enum Error {
+    #[error("{what} must not be null")]
+    Null { what: String },
+    #[error("{kind} must not be empty")]
+    Empty { kind: Kind },
+    #[error("{kind} is too long")]
+    TooLong { kind: Kind, bytes: usize },
+    #[error("time to live is out of range")]
+    TtlRange { max_ms: i32 },
+    #[error("time to live cannot be given in months or years")]
+    TtlMonths,
+    #[error("wait must be zero or more, without months or years")]
+    WaitRange,
+    #[error("waiting for a lease is not supported yet")]
+    WaitUnsupported,
+    #[error("arrays of names and tokens must be one-dimensional and equally long")]
+    ArrayShape { names: usize, tokens: usize },
+    #[error("fencing token {given} of lease \"{lease}\" is not current")]
+    Stale {
+        lease: String,
+        given: Token,
+        why: Stale,
+        at_commit: bool,
+        table: Option<TableName>,
+    },
+    #[error("fencing token {given} of lease \"{lease}\" is expired")]
+    Expired {
+        lease: String,
+        given: Token,
+        at_commit: bool,
+        table: Option<TableName>,
+    },
+    #[error("fencing token {given} of lease \"{lease}\" is lower than the row's")]
+    RowIsNewer {
+        lease: String,
+        given: Token,
+        row: Token,
+        table: TableName,
+    },
+    #[error("write to fenced table \"{}\" carries no fencing token", table.table)]
+    NoToken {
+        lease: String,
+        column: Option<String>,
+        table: TableName,
+    },
+    #[error("permission denied for lease \"{lease}\"")]
+    ForeignLease { lease: String, role: String },
+    #[error("permission denied for checkpoint of lease \"{lease}\"")]
+    ForeignCheckpoint { lease: String },
+    #[error("cannot execute {function}() during recovery")]
+    Standby { function: &'static str },
+    #[error("cannot execute {function}() in a read-only transaction")]
+    ReadOnly { function: &'static str },
+    #[error("too many leases in one transaction")]
+    LockTableFull,
+    #[error("token floor is out of range")]
+    FloorRange,
+    #[error("idle time must be zero or more, without months or years")]
+    IdleRange,
+    #[error("fence_check() must be called as a trigger")]
+    NotATrigger,
+    #[error("trigger \"{trigger}\" of table \"{}\" does not fit fence_check()", table.table)]
+    TriggerShape {
+        trigger: String,
+        table: TableName,
+        want: &'static str,
+    },
+    #[error("column \"{column}\" of relation \"{table}\" does not exist")]
+    NoColumn { table: String, column: String },
+    #[error("token column \"{column}\" must be of type bigint")]
+    ColumnType { column: String },
+    #[error("cannot fence \"{relation}\"")]
+    NotFenceable {
+        relation: String,
+        what: &'static str,
+    },
+    #[error("must be owner of table {relation}")]
+    NotOwner { relation: String },
+    #[error("table \"{relation}\" holds token {found}, which is above every granted one")]
+    TokensAhead { relation: String, found: Token },
+    #[error("table \"{relation}\" has no fence")]
+    NotFenced { relation: String },
+    #[error("filter must not be empty")]
+    EmptyFilter,
+    #[error("changes must not be empty")]
+    EmptyChanges,
+    #[error("could not identify an equality operator for type {type_name}")]
+    NoEquality { type_name: String },
+    #[error("extension lock_ext is not installed in this database")]
+    NotInstalled,
+    #[error("internal error of lock_ext: {0}")]
+    Internal(&'static str),
+}
+
+/// SQLSTATEs of the private class LX, which clients branch on. The standard leaves classes that begin with I to Z to
+/// implementations; PostgreSQL itself uses P0 and XX.
+const SUPERSEDED: &[u8; 5] = b"LX001";
+const EXPIRED: &[u8; 5] = b"LX002";
+const NO_TOKEN: &[u8; 5] = b"LX003";
+
+impl Error {
+    /// The standard code, or the nearest one where [`Error::private_code`] says more.
+    fn code(&self) -> Code {
+        use Error::*;
+        match self {
+            Null { .. } => Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+            TooLong { .. } => Code::ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
+            Empty { .. }
+            | TtlRange { .. }
+            | TtlMonths
+            | WaitRange
+            | ArrayShape { .. }
+            | FloorRange
+            | IdleRange
+            | EmptyFilter
+            | EmptyChanges => Code::ERRCODE_INVALID_PARAMETER_VALUE,
+            WaitUnsupported => Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+            Stale { .. }
+            | Expired { .. }
+            | RowIsNewer { .. }
+            | NoToken { .. }
+            | NotFenced { .. }
+            | TokensAhead { .. } => Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            ForeignLease { .. } | ForeignCheckpoint { .. } | NotOwner { .. } => {
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE
+            }
+            Standby { .. } | ReadOnly { .. } => Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
+            LockTableFull => Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+            NotATrigger | TriggerShape { .. } => Code::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+            NoColumn { .. } => Code::ERRCODE_UNDEFINED_COLUMN,
+            ColumnType { .. } => Code::ERRCODE_DATATYPE_MISMATCH,
+            NotFenceable { .. } => Code::ERRCODE_WRONG_OBJECT_TYPE,
+            NoEquality { .. } => Code::ERRCODE_UNDEFINED_FUNCTION,
+            NotInstalled => Code::ERRCODE_UNDEFINED_OBJECT,
+            Internal(_) => Code::ERRCODE_INTERNAL_ERROR,
+        }
+    }
+
+    fn private_code(&self) -> Option<&'static [u8; 5]> {
+        match self {
+            Error::Stale { .. } | Error::RowIsNewer { .. } => Some(SUPERSEDED),
+            Error::Expired { .. } => Some(EXPIRED),
+            Error::NoToken { .. } => Some(NO_TOKEN),
+            _ => None,
+        }
+    }
+
+    fn detail(&self) -> Option<String> {
+        use Error::*;
+        Some(match self {
+            TooLong { bytes, .. } => {
+                format!("It has {bytes} bytes, and the limit is {MAX_LABEL_BYTES}.")
+            }
+            TtlRange { max_ms } => {
+                format!(
+                    "It must be at least 1 ms and at most lock_ext.max_ttl, which is {max_ms} ms."
+                )
+            }
+            TtlMonths => "The length of a month varies.".into(),
+            ArrayShape { names, tokens } => {
+                format!("There are {names} names and {tokens} tokens.")
+            }
+            Stale {
+                lease,
+                given,
+                why,
+                at_commit,
+                ..
+            } => {
+                let found = match why {
+                    self::Stale::Superseded { current } => {
+                        format!("token {current} was granted later")
+                    }
+                    self::Stale::Released => "it was released".into(),
+                    self::Stale::NeverGranted {
+                        current: Some(current),
+                    } => {
+                        format!("it was never granted, and the last granted token is {current}")
+                    }
+                    self::Stale::NeverGranted { current: None } => "nobody was granted it".into(),
+                };
+                let when = if *at_commit {
+                    "The transaction"
+                } else {
+                    "The statement"
+                };
+                format!("{when} carries token {given} of lease \"{lease}\", but {found}.")
+            }
+            Expired {
+                lease,
+                given,
+                at_commit,
+                ..
+            } => {
+                let when = if *at_commit {
+                    "The transaction"
+                } else {
+                    "The statement"
+                };
+                format!(
+                    "{when} carries token {given} of lease \"{lease}\", whose time to live has \
+                     run out, and lock_ext.strict_expiry is on."
+                )
+            }
+            RowIsNewer {
+                lease, given, row, ..
+            } => format!(
+                "The statement carries token {given} of lease \"{lease}\", but the row was \
+                 written under token {row}."
+            ),
+            NoToken { lease, .. } => {
+                format!(
+                    "The table accepts writes under the current token of lease \"{lease}\" only."
+                )
+            }
+            ForeignLease { lease, role } => {
+                format!("Lease \"{lease}\" is held by role \"{role}\".")
+            }
+            ForeignCheckpoint { .. } => {
+                "It can be read by members of the role that saved it and by the present holder."
+                    .into()
+            }
+            LockTableFull => "The server's lock table holds an entry for each lease that a \
+                              transaction writes under."
+                .into(),
+            FloorRange => format!("It must be at least 0 and at most {MAX_TOKEN}."),
+            TriggerShape { want, .. } => (*want).into(),
+            NotFenceable { what, .. } => (*what).into(),
+            _ => return None,
+        })
+    }
+
+    fn hint(&self) -> Option<String> {
+        use Error::*;
+        Some(match self {
+            Stale { .. } => {
+                "Stop this worker: its lease is lost.  Acquire the lease again to go on.".into()
+            }
+            Expired { .. } => "Acquire the lease again.".into(),
+            RowIsNewer { .. } => {
+                "A token must not be used for a lease or a database it was not granted by.".into()
+            }
+            NoToken { lease, column, .. } => {
+                let by_column = column.as_ref().map_or(String::new(), |column| {
+                    format!(", or set column \"{column}\" to the token")
+                });
+                format!(
+                    "Call lease_fence({}, token) in the transaction before the write{by_column}.",
+                    pg::quote_literal(lease)
+                )
+            }
+            ForeignLease { .. } => {
+                "Use the role that acquired the lease, or a member of it.".into()
+            }
+            Standby { .. } => "Connect to the primary server.".into(),
+            ReadOnly { .. } => "Use a read-write transaction.".into(),
+            LockTableFull => "Write under fewer leases in one transaction, or raise \
+                              max_locks_per_transaction."
+                .into(),
+            WaitUnsupported => "Call lease_acquire without a wait, and again later.".into(),
+            TokensAhead { found, .. } => {
+                format!("Have an administrator call lease_raise_token_floor({found}).")
+            }
+            NotFenced { .. } => "Name the lease, or call fence_attach first.".into(),
+            EmptyFilter => "Use all_rows => true to change all rows of the table.".into(),
+            NotInstalled => "Use CREATE EXTENSION lock_ext.".into(),
+            _ => return None,
+        })
+    }
+
+    fn table(&self) -> Option<&TableName> {
+        match self {
+            Error::Stale { table, .. } | Error::Expired { table, .. } => table.as_ref(),
+            Error::RowIsNewer { table, .. }
+            | Error::NoToken { table, .. }
+            | Error::TriggerShape { table, .. } => Some(table),
+            _ => None,
+        }
+    }
+}
+
+/// Ends the statement, or the commit, with `error`.
+#[track_caller]
+pub fn raise(error: Error) -> ! {
+    let mut report = ErrorReport::new(error.code(), error.to_string(), "lock_ext");
+    if let Some(detail) = error.detail() {
+        report = report.set_detail(detail);
+    }
+    if let Some(hint) = error.hint() {
+        report = report.set_hint(hint);
+    }
+    let table = error.table();
+    pg::amend_next_error(pg::Amendment {
+        sqlstate: error.private_code(),
+        schema: table.map(|t| t.schema.clone()),
+        table: table.map(|t| t.table.clone()),
+    });
+    report.report(PgLogLevel::ERROR);
+    unreachable!("an error report at level ERROR does not return")
+}
+
+/// The value, or the error raised.
+#[track_caller]
+pub fn or_raise<T>(result: Result<T>) -> T {
+    result.unwrap_or_else(|error| raise(error))
+}
