@@ -1,0 +1,288 @@
+//! The decisions, over a lease's row, a moment and a request. Nothing here knows PostgreSQL, waits or writes.
+
+use crate::error::Stale;
+use crate::types::{Timestamp, Token, Ttl};
+
+/// What a decision looks at of a lease's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The last granted token, of the present holder or an earlier one.
+    pub token: Token,
+    /// The time to live of the grant.
+    pub ttl: Ttl,
+    /// When the expiry was set, by a grant or a heartbeat.
+    pub renewed_at: Timestamp,
+    /// None if nobody holds it: released, completed, forced.
+    pub expires_at: Option<Timestamp>,
+    /// Nobody is granted it before.
+    pub completed_until: Option<Timestamp>,
+    /// The request that the present grant answered.
+    pub request: Option<[u8; 16]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Free,
+    Held,
+    Expired,
+    Completed,
+}
+
+impl State {
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Free => "free",
+            State::Held => "held",
+            State::Expired => "expired",
+            State::Completed => "completed",
+        }
+    }
+}
+
+impl Lease {
+    pub fn state(&self, now: Timestamp) -> State {
+        match (self.expires_at, self.completed_until) {
+            (Some(expires_at), _) if now < expires_at => State::Held,
+            (Some(_), _) => State::Expired,
+            (None, Some(until)) if now < until => State::Completed,
+            (None, _) => State::Free,
+        }
+    }
+
+    /// Is `token` the one that may write? Expired is not superseded: nobody else has been granted anything yet.
+    pub fn is_current(&self, token: Token) -> bool {
+        self.token == token && self.expires_at.is_some()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquire {
+    Grant,
+    /// The same request again, and its grant is still current.
+    Again(Token),
+    Refuse,
+    /// Refused, and the clock has been stepped back since the expiry was set: it must not keep the lease alive for longer
+    /// than its time to live again.
+    RefuseUntil(Timestamp),
+}
+
+pub fn acquire(lease: Option<&Lease>, now: Timestamp, request: Option<[u8; 16]>) -> Acquire {
+    let Some(lease) = lease else {
+        return Acquire::Grant;
+    };
+    match lease.state(now) {
+        State::Free | State::Expired => Acquire::Grant,
+        State::Completed => Acquire::Refuse,
+        State::Held if request.is_some() && lease.request == request => Acquire::Again(lease.token),
+        State::Held => match lease.expires_at {
+            Some(expires_at) if now < lease.renewed_at => Acquire::RefuseUntil(
+                now.saturating_add(expires_at.saturating_sub(lease.renewed_at)),
+            ),
+            _ => Acquire::Refuse,
+        },
+    }
+}
+
+/// The new expiry, or None for a lost lease. Expired is lost: others were entitled to it.
+pub fn extend(
+    lease: Option<&Lease>,
+    token: Token,
+    now: Timestamp,
+    ttl: Option<Ttl>,
+) -> Option<Timestamp> {
+    let lease = lease.filter(|l| l.is_current(token) && l.state(now) == State::Held)?;
+    Some(ttl.unwrap_or(lease.ttl).from(now))
+}
+
+/// May the holder of `token` end the lease? Also an expired one.
+pub fn may_end(lease: Option<&Lease>, token: Token) -> bool {
+    lease.is_some_and(|l| l.is_current(token))
+}
+
+/// "May I rely on it": current and not expired.
+pub fn is_reliable(lease: Option<&Lease>, token: Token, now: Timestamp) -> bool {
+    lease.is_some_and(|l| l.is_current(token) && l.state(now) == State::Held)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    Allow,
+    Stale(Stale),
+    Expired,
+}
+
+/// May a transaction write under `token`?
+pub fn write(lease: Option<&Lease>, token: Token, now: Timestamp, strict: bool) -> Write {
+    let Some(lease) = lease else {
+        return Write::Stale(Stale::NeverGranted { current: None });
+    };
+    if lease.is_current(token) {
+        return if strict && lease.state(now) == State::Expired {
+            Write::Expired
+        } else {
+            Write::Allow
+        };
+    }
+    Write::Stale(match token.cmp(&lease.token) {
+        std::cmp::Ordering::Equal => Stale::Released,
+        std::cmp::Ordering::Less if token.0 > 0 => Stale::Superseded {
+            current: lease.token,
+        },
+        _ => Stale::NeverGranted {
+            current: Some(lease.token),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    const INFINITY: i64 = i64::MAX;
+    use proptest::prelude::*;
+
+    fn held(token: i64, renewed_at: Timestamp, ttl: i64) -> Lease {
+        Lease {
+            token: Token(token),
+            ttl: Ttl::granted(ttl),
+            renewed_at,
+            expires_at: Some(renewed_at + ttl),
+            completed_until: None,
+            request: None,
+        }
+    }
+
+    fn ended(token: i64, completed_until: Option<Timestamp>) -> Lease {
+        Lease {
+            expires_at: None,
+            completed_until,
+            ..held(token, 0, 1_000)
+        }
+    }
+
+    #[test]
+    fn a_lease_is_held_up_to_its_expiry_and_not_at_it() {
+        let lease = held(7, 100, 50);
+        assert_eq!(lease.state(149), State::Held);
+        assert_eq!(lease.state(150), State::Expired);
+    }
+
+    #[test]
+    fn what_is_free_or_expired_is_granted() {
+        assert_eq!(acquire(None, 0, None), Acquire::Grant);
+        assert_eq!(acquire(Some(&ended(1, None)), 0, None), Acquire::Grant);
+        assert_eq!(acquire(Some(&held(1, 0, 10)), 10, None), Acquire::Grant);
+        assert_eq!(acquire(Some(&ended(1, Some(5))), 5, None), Acquire::Grant);
+    }
+
+    #[test]
+    fn what_is_held_or_completed_is_refused() {
+        assert_eq!(acquire(Some(&held(1, 0, 10)), 9, None), Acquire::Refuse);
+        assert_eq!(
+            acquire(Some(&ended(1, Some(INFINITY))), i64::MAX - 1, None),
+            Acquire::Refuse
+        );
+    }
+
+    #[test]
+    fn a_repeated_request_is_answered_only_while_its_grant_is_current() {
+        let request = Some([1; 16]);
+        let lease = Lease {
+            request,
+            ..held(3, 0, 10)
+        };
+        assert_eq!(acquire(Some(&lease), 9, request), Acquire::Again(Token(3)));
+        assert_eq!(acquire(Some(&lease), 9, Some([2; 16])), Acquire::Refuse);
+        assert_eq!(acquire(Some(&lease), 9, None), Acquire::Refuse);
+        assert_eq!(acquire(Some(&lease), 10, request), Acquire::Grant);
+    }
+
+    #[test]
+    fn the_grant_without_a_request_is_not_an_answer_to_none() {
+        assert_eq!(acquire(Some(&held(3, 0, 10)), 5, None), Acquire::Refuse);
+    }
+
+    #[test]
+    fn an_expired_token_writes_and_ends_but_is_not_extended() {
+        let lease = held(3, 0, 10);
+        assert_eq!(write(Some(&lease), Token(3), 10, false), Write::Allow);
+        assert_eq!(write(Some(&lease), Token(3), 10, true), Write::Expired);
+        assert_eq!(write(Some(&lease), Token(3), 9, true), Write::Allow);
+        assert!(may_end(Some(&lease), Token(3)));
+        assert_eq!(extend(Some(&lease), Token(3), 10, None), None);
+        assert!(!is_reliable(Some(&lease), Token(3), 10));
+    }
+
+    #[test]
+    fn a_stale_write_says_why() {
+        let why = |lease: Option<&Lease>, token| match write(lease, Token(token), 0, false) {
+            Write::Stale(why) => why,
+            other => panic!("{other:?}"),
+        };
+        let lease = held(5, 0, 10);
+        assert_eq!(
+            why(Some(&lease), 4),
+            Stale::Superseded { current: Token(5) }
+        );
+        assert_eq!(
+            why(Some(&lease), 6),
+            Stale::NeverGranted {
+                current: Some(Token(5))
+            }
+        );
+        assert_eq!(
+            why(Some(&lease), 0),
+            Stale::NeverGranted {
+                current: Some(Token(5))
+            }
+        );
+        assert_eq!(why(Some(&ended(5, None)), 5), Stale::Released);
+        assert_eq!(why(None, 5), Stale::NeverGranted { current: None });
+    }
+
+    proptest! {
+        #[test]
+        fn a_clock_that_stepped_back_keeps_no_lease_alive_for_more_than_its_time_to_live(
+            renewed_at in 0..1_000_000i64, ttl in 1_000..1_000_000i64, back in 1..1_000_000i64,
+        ) {
+            let lease = held(1, renewed_at, ttl);
+            let now = renewed_at - back;
+            prop_assert_eq!(acquire(Some(&lease), now, None), Acquire::RefuseUntil(now + ttl));
+        }
+
+        #[test]
+        fn a_heartbeat_sets_the_expiry_and_never_adds_it_up(
+            renewed_at in 0..1_000_000i64, ttl in 1_000..1_000_000i64, later in 0..999i64,
+            other in proptest::option::of(1_000..1_000_000i64),
+        ) {
+            let lease = held(1, renewed_at, ttl);
+            let now = renewed_at + later;
+            prop_assert_eq!(
+                extend(Some(&lease), Token(1), now, other.map(Ttl::granted)),
+                Some(now + other.unwrap_or(ttl))
+            );
+        }
+
+        #[test]
+        fn only_the_current_token_extends_ends_or_writes(
+            token in 0..10i64, given in 0..10i64, now in 0..3_000i64, is_held: bool,
+        ) {
+            let lease = if is_held { held(token, 0, 1_000) } else { ended(token, None) };
+            let current = is_held && token == given;
+            prop_assert_eq!(may_end(Some(&lease), Token(given)), current);
+            prop_assert_eq!(write(Some(&lease), Token(given), now, false) == Write::Allow, current);
+            prop_assert_eq!(
+                extend(Some(&lease), Token(given), now, None).is_some(),
+                current && now < 1_000
+            );
+        }
+
+        #[test]
+        fn at_no_moment_may_two_have_it(
+            token in 1..10i64, now in 0..3_000i64, request in proptest::option::of(any::<[u8; 16]>()),
+        ) {
+            let lease = held(token, 0, 1_000);
+            let granted = acquire(Some(&lease), now, request) == Acquire::Grant;
+            prop_assert!(!(granted && is_reliable(Some(&lease), Token(token), now)));
+        }
+    }
+}
