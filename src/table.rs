@@ -1,0 +1,547 @@
+//! Our own tables as a catalog: rows found by index and written directly, with no SPI, no privileges, no search_path and
+//! no snapshot of the caller's between us and the truth.
+//!
+//! A row is read as it is at this moment (`SnapshotDirty`), whatever the isolation level: the version that is
+//! committed, and who is changing it if somebody is. That second half is what the lock on a name's tag need not be held
+//! for: a version that is not committed yet speaks for itself, and costs no entry of the lock table. No predicate lock is taken,
+//! as the snapshot is not an MVCC one, so that SERIALIZABLE finds no conflict in our tables.
+//!
+//! Whoever changes a row holds the lock of its tag while it does (see `referee`), so that two never change it at once.
+
+use crate::error::{Error, Result};
+use crate::pg;
+use pgrx::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, c_int};
+
+/// Which table, its primary key's index, and the columns of that key, counted from 1.
+pub struct Spec {
+    pub table: &'static CStr,
+    pub index: &'static CStr,
+    pub key: [i16; 2],
+}
+
+impl Spec {
+    /// The OIDs of table and index, remembered until the server says that a relation of ours has changed.
+    fn oids(&self) -> Result<(pg_sys::Oid, pg_sys::Oid)> {
+        let known = KNOWN.with(|known| known.borrow().iter().find(|k| k.0 == self.table).copied());
+        if let Some((_, table, index)) = known {
+            return Ok((table, index));
+        }
+        let table = pg::relation_oid(SCHEMA, self.table);
+        let index = pg::relation_oid(SCHEMA, self.index);
+        if table == pg_sys::InvalidOid || index == pg_sys::InvalidOid {
+            return Err(Error::NotInstalled);
+        }
+        KNOWN.with(|known| known.borrow_mut().push((self.table, table, index)));
+        Ok((table, index))
+    }
+}
+
+thread_local! {
+    static KNOWN: RefCell<Vec<(&'static CStr, pg_sys::Oid, pg_sys::Oid)>> = const { RefCell::new(Vec::new()) };
+    static PLACES: RefCell<Vec<(u64, pg_sys::ItemPointerData)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Number of places that are remembered; 16 bytes each.
+const PLACES_SIZE: usize = 4096;
+
+/// The server says that a relation has changed; zero for any.
+pub fn relation_changed(oid: pg_sys::Oid) {
+    KNOWN.with(|known| {
+        let mut known = known.borrow_mut();
+        if oid == pg_sys::InvalidOid || known.iter().any(|k| k.1 == oid || k.2 == oid) {
+            known.clear();
+        }
+    });
+}
+
+/// Where the row of a name was last; a hint that is checked.
+fn place(hash: u64) -> Option<pg_sys::ItemPointerData> {
+    PLACES.with(|places| {
+        places
+            .borrow()
+            .get(hash as usize % PLACES_SIZE)
+            .filter(|p| p.0 == hash)
+            .map(|p| p.1)
+    })
+}
+
+fn remember(hash: u64, tid: pg_sys::ItemPointerData) {
+    PLACES.with(|places| {
+        let mut places = places.borrow_mut();
+        if places.is_empty() {
+            places.resize(PLACES_SIZE, (0, pg_sys::ItemPointerData::default()));
+        }
+        places[hash as usize % PLACES_SIZE] = (hash, tid);
+    });
+}
+
+/// One of our tables, open. Its lock stays until the transaction ends, as for any statement.
+pub struct Table {
+    relation: pg_sys::Relation,
+    index: pg_sys::Oid,
+    key: [i16; 2],
+    /// Where the row that was found last begins, in the words of the index.
+    root: Cell<Option<pg_sys::ItemPointerData>>,
+}
+
+/// A version of a row, copied out of its page.
+pub struct Tuple(pg_sys::HeapTuple);
+
+/// A row at this moment.
+pub struct Found {
+    /// The committed version, or the one that this transaction wrote.
+    pub row: Option<Tuple>,
+    /// Another transaction is changing it.
+    pub busy: Option<Busy>,
+}
+
+pub struct Busy {
+    pub by: pg_sys::TransactionId,
+    /// What it will be; none if the row is being deleted.
+    pub next: Option<Tuple>,
+}
+
+/// The first columns of a table's index.
+#[derive(Clone, Copy)]
+pub enum Key<'a> {
+    Name(&'a [u8]),
+    NameAndToken(&'a [u8], i64),
+}
+
+/// A column's value to write.
+pub type Value = Option<pg_sys::Datum>;
+
+pub const SCHEMA: &CStr = c"lock_ext";
+
+impl Table {
+    pub fn open(spec: &Spec) -> Result<Self> {
+        Self::open_with(spec, pg_sys::RowExclusiveLock)
+    }
+
+    /// The same for reading only, as on a standby no stronger lock can be had.
+    pub fn open_for_reading(spec: &Spec) -> Result<Self> {
+        Self::open_with(spec, pg_sys::AccessShareLock)
+    }
+
+    fn open_with(spec: &Spec, mode: u32) -> Result<Self> {
+        let (table, _) = spec.oids()?;
+        // SAFETY: the OID exists, or the server raises an error.
+        let relation = unsafe { pg_sys::table_open(table, mode as pg_sys::LOCKMODE) };
+        // A concurrent REINDEX may have given the index another OID until the lock was taken.
+        let (_, index) = spec.oids()?;
+        Ok(Table {
+            relation,
+            index,
+            key: spec.key,
+            root: Cell::new(None),
+        })
+    }
+
+    pub fn close(self) {
+        // SAFETY: opened by us; the lock is kept.
+        unsafe { pg_sys::table_close(self.relation, pg_sys::NoLock as pg_sys::LOCKMODE) };
+    }
+
+    /// The row of `key`, in the table's first index.
+    ///
+    /// A writer can commit while we scan, and leave us between its two versions; so an answer is taken only if it can be
+    /// one moment's.
+    pub fn find(&self, key: Key) -> Found {
+        loop {
+            let found = self.find_alone(key);
+            if found.row.is_some() || found.busy.is_some() || !self.has_committed(key) {
+                return found;
+            }
+        }
+    }
+
+    /// The same, looking first where the row of this name was last. Most of the time it is still there, as heartbeats
+    /// leave it on its page, and then no index is needed.
+    pub fn find_near(&self, key: Key, hash: u64) -> Found {
+        match place(hash).and_then(|tid| self.at(tid, key)) {
+            Some(tuple) => Found {
+                row: Some(tuple),
+                busy: None,
+            },
+            None => {
+                let found = self.find(key);
+                if let Some(tid) = self.root.get() {
+                    remember(hash, tid);
+                }
+                found
+            }
+        }
+    }
+
+    /// The version of `key` that begins at `tid`, if it is there and nobody is changing it.
+    fn at(&self, tid: pg_sys::ItemPointerData, key: Key) -> Option<Tuple> {
+        let mut snapshot = pg_sys::SnapshotData {
+            snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
+            ..Default::default()
+        };
+        let block = (u32::from(tid.ip_blkid.bi_hi) << 16) | u32::from(tid.ip_blkid.bi_lo);
+        let mut tuple = pg_sys::HeapTupleData::default();
+        let mut tid = tid;
+        // SAFETY: the table is open and locked, so that it is not truncated after we asked for its size. The page is
+        // pinned and locked while we look, and the tuple is copied before it is let go.
+        let copy = unsafe {
+            let main = pg_sys::ForkNumber::MAIN_FORKNUM;
+            if block >= pg_sys::RelationGetNumberOfBlocksInFork(self.relation, main) {
+                return None;
+            }
+            let buffer = pg_sys::ReadBuffer(self.relation, block);
+            pg_sys::heap_page_prune_opt(self.relation, buffer);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as c_int);
+            let is_there = pg_sys::heap_hot_search_buffer(
+                &mut tid,
+                self.relation,
+                buffer,
+                &mut snapshot,
+                &mut tuple,
+                std::ptr::null_mut(),
+                true,
+            );
+            let copy = is_there.then(|| Tuple(pg_sys::heap_copytuple(&mut tuple)));
+            pg_sys::UnlockReleaseBuffer(buffer);
+            copy
+        };
+        let is_quiet = valid(snapshot.xmin).is_none() && valid(snapshot.xmax).is_none();
+        copy.filter(|tuple| is_quiet && self.has_key(tuple, key))
+    }
+
+    /// A place may have got another row since.
+    fn has_key(&self, tuple: &Tuple, key: Key) -> bool {
+        let Key::Name(name) = key else { return false };
+        let mut null = false;
+        // SAFETY: a tuple of this table, whose key column is a text that is never null, compressed or out of line.
+        unsafe {
+            let datum = pg_sys::SPI_getbinval(
+                tuple.0,
+                (*self.relation).rd_att,
+                c_int::from(self.key[0]),
+                &mut null,
+            );
+            !null && pgrx::varlena::varlena_to_byte_slice(datum.cast_mut_ptr()) == name
+        }
+    }
+
+    /// The same under a lock that excludes every writer of the row.
+    pub fn find_alone(&self, key: Key) -> Found {
+        loop {
+            pg::check_for_interrupts();
+            let mut row: Option<(Tuple, Option<pg_sys::TransactionId>)> = None;
+            let mut next: Option<(Tuple, pg_sys::TransactionId)> = None;
+            self.scan_now(key, |version, inserting, deleting| match inserting {
+                Some(by) => next = Some((version, by)),
+                // Two of them: the older one was left by a transaction that has just committed.
+                None if row.as_ref().is_some_and(|(_, d)| d.is_none()) => {}
+                None => row = Some((version, deleting)),
+            });
+            let deleting = row.as_ref().and_then(|(_, by)| *by);
+            let by = next.as_ref().map(|(_, by)| *by).or(deleting);
+            if by.is_some_and(|by| !pg::is_in_progress(by)) {
+                continue;
+            }
+            return Found {
+                row: row.map(|(tuple, _)| tuple),
+                busy: by.map(|by| Busy {
+                    by,
+                    next: next.map(|(tuple, _)| tuple),
+                }),
+            };
+        }
+    }
+
+    /// All rows of `key` that are committed or ours, for a table whose key is only the first column of its index.
+    pub fn find_all(&self, name: &[u8]) -> Vec<Tuple> {
+        let mut rows = Vec::new();
+        self.scan_committed(Some(Key::Name(name)), |tuple| {
+            rows.push(tuple);
+            true
+        });
+        rows
+    }
+
+    /// Calls `visit` with every row that is committed or ours, at one moment.
+    pub fn all(&self, mut visit: impl FnMut(Tuple)) {
+        self.scan_committed(None, |tuple| {
+            visit(tuple);
+            true
+        });
+    }
+
+    fn has_committed(&self, key: Key) -> bool {
+        let mut any = false;
+        self.scan_committed(Some(key), |_| {
+            any = true;
+            false
+        });
+        any
+    }
+
+    /// Passes each version of `key` that is live or about to be, with the transaction that is inserting or deleting it.
+    fn scan_now(
+        &self,
+        key: Key,
+        mut visit: impl FnMut(Tuple, Option<pg_sys::TransactionId>, Option<pg_sys::TransactionId>),
+    ) {
+        let mut snapshot = pg_sys::SnapshotData {
+            snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
+            ..Default::default()
+        };
+        let (mut scan_keys, count) = scan_keys(key, [1, 2]);
+        self.root.set(None);
+        // SAFETY: relation and index belong together and are open; snapshot and keys outlive the scan. A tuple is valid
+        // until the next call and is copied before.
+        unsafe {
+            let index = pg_sys::index_open(self.index, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+            let slot = pg_sys::table_slot_create(self.relation, std::ptr::null_mut());
+            let scan = pg_sys::index_beginscan(
+                self.relation,
+                index,
+                &mut snapshot,
+                #[cfg(feature = "pg18")]
+                std::ptr::null_mut(),
+                count,
+                0,
+            );
+            pg_sys::index_rescan(scan, scan_keys.as_mut_ptr(), count, std::ptr::null_mut(), 0);
+            loop {
+                if !(*scan).xs_heap_continue {
+                    let tid = pg_sys::index_getnext_tid(
+                        scan,
+                        pg_sys::ScanDirection::ForwardScanDirection,
+                    );
+                    if tid.is_null() {
+                        break;
+                    }
+                    self.root.set(Some(*tid));
+                }
+                if pg_sys::index_fetch_heap(scan, slot) {
+                    let tuple = (*slot.cast::<pg_sys::BufferHeapTupleTableSlot>())
+                        .base
+                        .tuple;
+                    let tuple = Tuple(pg_sys::heap_copytuple(tuple));
+                    visit(tuple, valid(snapshot.xmin), valid(snapshot.xmax));
+                }
+            }
+            pg_sys::index_endscan(scan);
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+        }
+    }
+
+    /// Passes each version that a snapshot of this moment sees, until `visit` returns false.
+    fn scan_committed(&self, key: Option<Key>, mut visit: impl FnMut(Tuple) -> bool) {
+        // Every version is fetched and the snapshot is asked afterwards: a scan under an MVCC snapshot would leave predicate
+        // locks of a SERIALIZABLE caller on the rows.
+        let mut any = pg_sys::SnapshotData {
+            snapshot_type: pg_sys::SnapshotType::SNAPSHOT_ANY,
+            ..Default::default()
+        };
+        let (mut scan_keys, count) = key.map(|key| scan_keys(key, self.key)).unwrap_or_default();
+        // SAFETY: as in scan_now. The latest snapshot is registered, so that what it sees is not pruned meanwhile.
+        // The tuple's page is pinned by the scan's slot while its visibility is tested under the page's lock.
+        unsafe {
+            let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
+            let scan = pg_sys::systable_beginscan(
+                self.relation,
+                self.index,
+                key.is_some(),
+                &mut any,
+                count,
+                scan_keys.as_mut_ptr(),
+            );
+            loop {
+                let tuple = pg_sys::systable_getnext(scan);
+                if tuple.is_null() {
+                    break;
+                }
+                let slot = (*scan).slot.cast::<pg_sys::BufferHeapTupleTableSlot>();
+                let buffer = (*slot).buffer;
+                pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as c_int);
+                let visible = pg_sys::HeapTupleSatisfiesVisibility(tuple, latest, buffer);
+                pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as c_int);
+                if visible && !visit(Tuple(pg_sys::heap_copytuple(tuple))) {
+                    break;
+                }
+            }
+            pg_sys::systable_endscan(scan);
+            pg_sys::UnregisterSnapshot(latest);
+        }
+    }
+
+    pub fn insert<const N: usize>(&self, values: [Value; N]) {
+        let (mut datums, mut nulls) = split(values);
+        // SAFETY: N is the number of the table's columns, their types are as in the install script.
+        unsafe {
+            let tuple = pg_sys::heap_form_tuple(
+                (*self.relation).rd_att,
+                datums.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
+            pg_sys::CatalogTupleInsert(self.relation, tuple);
+            pg_sys::heap_freetuple(tuple);
+        }
+        pg::next_command();
+    }
+
+    /// Writes the given columns, counted from 1, of a row that nobody else is changing.
+    pub fn update<const N: usize>(&self, row: &Tuple, columns: [i32; N], values: [Value; N]) {
+        let mut columns = columns;
+        let (mut datums, mut nulls) = split(values);
+        // SAFETY: the row is one of this table, the columns exist.
+        unsafe {
+            let tuple = pg_sys::heap_modify_tuple_by_cols(
+                row.0,
+                (*self.relation).rd_att,
+                N as c_int,
+                columns.as_mut_ptr(),
+                datums.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
+            pg_sys::simple_heap_update(
+                self.relation,
+                &mut (*row.0).t_self,
+                tuple,
+                #[cfg(not(feature = "pg15"))]
+                &mut pg_sys::TU_UpdateIndexes::TU_None,
+            );
+            if (*(*tuple).t_data).t_infomask2 & pg_sys::HEAP_ONLY_TUPLE as u16 == 0 {
+                self.index_version(tuple);
+            }
+            pg_sys::heap_freetuple(tuple);
+        }
+        pg::next_command();
+    }
+
+    /// A version that did not fit on its page needs an index entry of its own.
+    ///
+    /// # Safety
+    /// `tuple` is a row of this table that was just written.
+    unsafe fn index_version(&self, tuple: pg_sys::HeapTuple) {
+        let mut values = [pg_sys::Datum::null(); 2];
+        let mut nulls = [false; 2];
+        // SAFETY: as said; the key's columns are never null, and the index has no others.
+        unsafe {
+            for (i, column) in self
+                .key
+                .iter()
+                .enumerate()
+                .filter(|(_, column)| **column > 0)
+            {
+                values[i] = pg_sys::SPI_getbinval(
+                    tuple,
+                    (*self.relation).rd_att,
+                    c_int::from(*column),
+                    &mut nulls[i],
+                );
+            }
+            let index =
+                pg_sys::index_open(self.index, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
+            pg_sys::index_insert(
+                index,
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+                &mut (*tuple).t_self,
+                self.relation,
+                pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
+                true,
+                pg_sys::BuildIndexInfo(index),
+            );
+            pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+        }
+    }
+
+    pub fn delete(&self, row: &Tuple) {
+        // SAFETY: the row is one of this table.
+        unsafe { pg_sys::CatalogTupleDelete(self.relation, &mut (*row.0).t_self) };
+        pg::next_command();
+    }
+
+    /// The columns of a row, in order.
+    pub fn columns<const N: usize>(&self, row: &Tuple) -> [Value; N] {
+        let mut datums = [pg_sys::Datum::null(); N];
+        let mut nulls = [true; N];
+        // SAFETY: N is the number of the table's columns.
+        unsafe {
+            pg_sys::heap_deform_tuple(
+                row.0,
+                (*self.relation).rd_att,
+                datums.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            )
+        };
+        std::array::from_fn(|i| (!nulls[i]).then_some(datums[i]))
+    }
+}
+
+impl Tuple {
+    /// Was this version written by the present transaction?
+    pub fn is_mine(&self) -> bool {
+        // SAFETY: a copy of a whole heap tuple.
+        let header = unsafe { &*(*self.0).t_data };
+        let frozen = pg_sys::HEAP_XMIN_FROZEN as u16;
+        if header.t_infomask & frozen == frozen {
+            // A frozen version keeps the number of a transaction that is long gone.
+            return false;
+        }
+        // SAFETY: this arm of the union is the one of tuples that are stored.
+        let xmin = unsafe { header.t_choice.t_heap.t_xmin };
+        pg::is_mine(xmin)
+    }
+}
+
+impl Drop for Tuple {
+    fn drop(&mut self) {
+        // SAFETY: allocated by heap_copytuple, and freed once. The memory context it came from is that of the function
+        // call or of the commit, which outlive it.
+        unsafe { pg_sys::heap_freetuple(self.0) };
+    }
+}
+
+fn split<const N: usize>(values: [Value; N]) -> ([pg_sys::Datum; N], [bool; N]) {
+    (
+        values.map(|v| v.unwrap_or(pg_sys::Datum::null())),
+        values.map(|v| v.is_none()),
+    )
+}
+
+fn valid(xid: pg_sys::TransactionId) -> Option<pg_sys::TransactionId> {
+    (xid != pg_sys::InvalidTransactionId).then_some(xid)
+}
+
+/// `columns` are the index's for a scan of it, and the table's where the server translates them.
+fn scan_keys(key: Key, columns: [i16; 2]) -> ([pg_sys::ScanKeyData; 2], c_int) {
+    let (name, token) = match key {
+        Key::Name(name) => (name, None),
+        Key::NameAndToken(name, token) => (name, Some(token)),
+    };
+    let mut keys = [pg_sys::ScanKeyData::default(); 2];
+    let equals = pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber;
+    // SAFETY: fills in the keys; both functions exist in every database.
+    unsafe {
+        pg_sys::ScanKeyEntryInitialize(
+            &mut keys[0],
+            0,
+            columns[0],
+            equals,
+            pg_sys::InvalidOid,
+            pg_sys::Oid::from(pg_sys::C_COLLATION_OID),
+            pg_sys::Oid::from(pg_sys::F_TEXTEQ),
+            pg::text(name),
+        );
+        if let Some(token) = token {
+            pg_sys::ScanKeyInit(
+                &mut keys[1],
+                columns[1],
+                equals,
+                pg_sys::Oid::from(pg_sys::F_INT8EQ),
+                token.into(),
+            );
+        }
+    }
+    (keys, 1 + c_int::from(token.is_some()))
+}

@@ -1,0 +1,62 @@
+//! Where fencing tokens come from: the sequence of `lock_ext.lease.token`. They rise over the whole database, and a number that
+//! was drawn is never drawn again, whether or not its grant was committed.
+//!
+//! Its place here has what is to come: after a fail-over that lost the end of the WAL the sequence would stand at an older number, which the
+//! upper bits of the token will rule out.
+
+use crate::error::{Error, Result};
+use crate::types::{MAX_TOKEN, Token};
+use crate::{pg, table};
+use pgrx::prelude::*;
+
+/// A token that nobody was told yet.
+pub struct Drawn {
+    pub token: Token,
+    logged: pg_sys::XLogRecPtr,
+}
+
+fn sequence() -> Result<pg_sys::Oid> {
+    let oid = pg::relation_oid(table::SCHEMA, c"lease_token_seq");
+    if oid == pg_sys::InvalidOid {
+        Err(Error::NotInstalled)
+    } else {
+        Ok(oid)
+    }
+}
+
+/// Draws a token above `last`, under the lock of the lease that `last` was granted by.
+pub fn draw(last: Option<Token>) -> Result<Drawn> {
+    let sequence = sequence()?;
+    let (mut number, mut logged) = pg::draw(sequence);
+    if last.is_some_and(|last| number <= last.0) {
+        // The sequence was set back, or the rows came from another database.
+        raise_floor(last.unwrap_or(Token(0)))?;
+        (number, logged) = pg::draw(sequence);
+    }
+    Ok(Drawn {
+        token: Token(number),
+        logged,
+    })
+}
+
+/// The last token that was drawn, zero for none.
+pub fn peek() -> Result<Token> {
+    Ok(Token(pg::sequence_position(sequence()?).0))
+}
+
+impl Drawn {
+    /// Makes sure that no crash gives the number out again, so that it can be told. Most numbers need no flush: a sequence
+    /// logs 32 of them ahead.
+    pub fn told(self) -> Token {
+        pg::flush_wal(self.logged);
+        self.token
+    }
+}
+
+/// From now on every new token is above `floor`.
+pub fn raise_floor(floor: Token) -> Result<Token> {
+    if !(0..MAX_TOKEN).contains(&floor.0) {
+        return Err(Error::FloorRange);
+    }
+    Ok(Token(pg::raise_sequence(sequence()?, floor.0)))
+}
