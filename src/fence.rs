@@ -1,0 +1,495 @@
+//! What the present transaction does under which tokens, and the check that it may, twice: at the statement, and under a lock
+//! between the last statement and the commit.
+//!
+//! # Why the check at the commit is enough
+//!
+//! A transaction that wrote under token t takes RowShare on the lease's tag before it commits and reads the row again.
+//! A grant takes Exclusive on it while it writes the row. So either the grant comes after the commit and everybody who holds the new
+//! token sees the write; or the grant was first, then its row is there to be seen, committed or not: the transaction
+//! waits until it is decided, and aborts if it was.
+//!
+//! # What holders do in an open transaction
+//!
+//! A heartbeat, a release or a completion between BEGIN and COMMIT answers at once, and is written before the commit,
+//! under the same check. Were it written at once, a client that freezes before its COMMIT would hold the row and
+//! nobody could take the lease over, time to live or not. Until then only this transaction sees it ([`overlay`]).
+//!
+//! # Savepoints
+//!
+//! All of this belongs to the savepoint it was done in. A journal keeps what was there before.
+
+use crate::error::{Error, Result, Stale, TableName, or_raise};
+use crate::policy::{self, Lease, Write};
+use crate::referee::{self, Mode, NameHash, Tag};
+use crate::store::{Found, Leases, Row};
+use crate::types::{Label, Timestamp, Token};
+use crate::{pg, settings};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// What the transaction did under one token of a lease.
+#[derive(Clone)]
+struct Entry {
+    name: Rc<[u8]>,
+    hash: NameHash,
+    token: Token,
+    /// Declared by `lease_fence`: the writes that follow carry this token.
+    carried: bool,
+    /// From the first write on, a take-over shall wait.
+    hold: bool,
+    /// A write was allowed under the token, so the commit must check it.
+    wrote: bool,
+    /// Written, and nobody can be granted the lease before this transaction ends: no second check.
+    settled: bool,
+    pending: Option<Pending>,
+}
+
+/// What is written before the commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pending {
+    Extend {
+        at: Timestamp,
+        expires_at: Timestamp,
+    },
+    End {
+        at: Timestamp,
+        completed_until: Option<Timestamp>,
+    },
+}
+
+#[derive(Default)]
+struct Transaction {
+    entries: Vec<Entry>,
+    by_name: HashMap<NameHash, Vec<usize>>,
+    /// What entries were before a savepoint changed them, None for not there; with the nesting level.
+    journal: Vec<(i32, usize, Option<Entry>)>,
+    writes: usize,
+    /// The check before the commit is done; what is written after it is checked at once.
+    checked: bool,
+}
+
+thread_local! {
+    static TRANSACTION: RefCell<Transaction> = RefCell::default();
+}
+
+fn with<T>(f: impl FnOnce(&mut Transaction) -> T) -> T {
+    TRANSACTION.with(|t| f(&mut t.borrow_mut()))
+}
+
+impl Transaction {
+    fn of_name<'t>(&'t self, name: Label<'t>, hash: NameHash) -> impl Iterator<Item = usize> + 't {
+        self.by_name
+            .get(&hash)
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(move |i| *self.entries[*i].name == *name.bytes())
+    }
+
+    /// Changes an entry, which is made if it is not there.
+    fn edit(&mut self, name: Label, hash: NameHash, token: Token, change: impl FnOnce(&mut Entry)) {
+        let level = pg::nest_level();
+        let found = self
+            .of_name(name, hash)
+            .find(|i| self.entries[*i].token == token);
+        let index = found.unwrap_or_else(|| {
+            self.entries.push(Entry {
+                name: name.bytes().into(),
+                hash,
+                token,
+                carried: false,
+                hold: false,
+                wrote: false,
+                settled: false,
+                pending: None,
+            });
+            self.by_name
+                .entry(hash)
+                .or_default()
+                .push(self.entries.len() - 1);
+            self.entries.len() - 1
+        });
+        if level > 1 {
+            let before = found.map(|i| self.entries[i].clone());
+            self.journal.push((level, index, before));
+        }
+        let entry = &mut self.entries[index];
+        let wrote = entry.wrote;
+        change(entry);
+        self.writes += usize::from(entry.wrote && !wrote);
+    }
+
+    fn undo(&mut self, level: i32) {
+        while self.journal.last().is_some_and(|(at, ..)| *at >= level) {
+            let Some((_, index, before)) = self.journal.pop() else {
+                return;
+            };
+            let now = self.entries[index].wrote;
+            self.writes -= usize::from(now && !before.as_ref().is_some_and(|e| e.wrote));
+            match before {
+                Some(entry) => self.entries[index] = entry,
+                None => {
+                    // Entries are made in the order of the journal, so this is the last one.
+                    if let Some(entry) = self.entries.pop()
+                        && let Some(indexes) = self.by_name.get_mut(&entry.hash)
+                    {
+                        indexes.retain(|i| *i != index);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `lease_fence`: from now on the writes of this transaction carry `token`.
+pub fn declare(name: Label, token: Token, hold: bool) -> Result<()> {
+    let hash = referee::hash(name);
+    let leases = Leases::open()?;
+    check(&leases, name, hash, token, None)?;
+    leases.close();
+    carry(name, Some((token, hold)));
+    Ok(())
+}
+
+/// `fenced_update`: the transaction has written under `token`, even if no row is found. Gives what its writes carried before.
+pub fn carry_for_update(name: Label, token: Token) -> Result<Option<Token>> {
+    let hash = referee::hash(name);
+    let before = carried(name, hash);
+    let hold = before.is_some_and(|(carried, hold)| hold && carried == token);
+    let leases = Leases::open()?;
+    check(&leases, name, hash, token, None)?;
+    register(&leases, name, hash, token, hold)?;
+    leases.close();
+    carry(name, Some((token, hold)));
+    Ok(before.map(|(token, _)| token))
+}
+
+/// Sets what the writes carry for a lease, None for nothing.
+pub fn carry(name: Label, what: Option<(Token, bool)>) {
+    let hash = referee::hash(name);
+    with(|t| {
+        let carried: Vec<Token> = t
+            .of_name(name, hash)
+            .filter(|i| t.entries[*i].carried)
+            .map(|i| t.entries[i].token)
+            .collect();
+        for token in carried {
+            t.edit(name, hash, token, |entry| entry.carried = false);
+        }
+        if let Some((token, hold)) = what {
+            t.edit(name, hash, token, |entry| {
+                entry.carried = true;
+                entry.hold |= hold;
+            });
+        }
+    });
+}
+
+/// What the writes of this transaction carry for a lease.
+pub fn carried(name: Label, hash: NameHash) -> Option<(Token, bool)> {
+    with(|t| {
+        let found = t
+            .of_name(name, hash)
+            .map(|i| &t.entries[i])
+            .find(|entry| entry.carried);
+        found.map(|entry| (entry.token, entry.hold))
+    })
+}
+
+/// A row as this transaction sees it: with what it has done and not written yet.
+pub fn overlay(name: Label, hash: NameHash, lease: Option<&Lease>) -> Option<Lease> {
+    let lease = *lease?;
+    let pending = with(|t| {
+        t.of_name(name, hash)
+            .map(|i| &t.entries[i])
+            .find(|entry| entry.token == lease.token)
+            .and_then(|entry| entry.pending)
+    });
+    Some(match pending {
+        None => lease,
+        Some(_) if !lease.is_current(lease.token) => lease,
+        Some(Pending::Extend { at, expires_at }) => Lease {
+            renewed_at: at,
+            expires_at: Some(expires_at),
+            ..lease
+        },
+        Some(Pending::End {
+            completed_until, ..
+        }) => Lease {
+            expires_at: None,
+            completed_until,
+            request: None,
+            ..lease
+        },
+    })
+}
+
+/// Is the caller the role that holds the lease, or a member of it?
+pub fn check_role(name: Label, row: &Row) -> Result<()> {
+    if pg::is_member_of(row.role()) || pg::session_is_member_of(row.role()) {
+        return Ok(());
+    }
+    Err(Error::ForeignLease {
+        lease: name.to_string(),
+        role: row.role().to_string_lossy().into(),
+    })
+}
+
+/// The check at the statement: early, cheap, without a lock.
+pub fn check(
+    leases: &Leases,
+    name: Label,
+    hash: NameHash,
+    token: Token,
+    table: Option<&TableName>,
+) -> Result<()> {
+    let Found { row, .. } = leases.find(name, hash);
+    let lease = overlay(name, hash, row.as_ref().map(|row| &row.lease));
+    verdict(name, token, lease.as_ref(), false, table)?;
+    row.as_ref().map_or(Ok(()), |row| check_role(name, row))
+}
+
+fn verdict(
+    name: Label,
+    token: Token,
+    lease: Option<&Lease>,
+    at_commit: bool,
+    table: Option<&TableName>,
+) -> Result<()> {
+    let (lease, given, table) =
+        match policy::write(lease, token, pg::now(), settings::strict_expiry()) {
+            Write::Allow => return Ok(()),
+            Write::Stale(why) => return Err(stale(name, token, why, at_commit, table)),
+            Write::Expired => (name.to_string(), token, table.cloned()),
+        };
+    Err(Error::Expired {
+        lease,
+        given,
+        at_commit,
+        table,
+    })
+}
+
+fn stale(
+    name: Label,
+    given: Token,
+    why: Stale,
+    at_commit: bool,
+    table: Option<&TableName>,
+) -> Error {
+    Error::Stale {
+        lease: name.to_string(),
+        given,
+        why,
+        at_commit,
+        table: table.cloned(),
+    }
+}
+
+/// A write under `token` was allowed: the commit will check it again, and others can see it until then.
+pub fn register(
+    leases: &Leases,
+    name: Label,
+    hash: NameHash,
+    token: Token,
+    hold: bool,
+) -> Result<()> {
+    let (known, checked, writes) = with(|t| {
+        let entry = t
+            .of_name(name, hash)
+            .map(|i| &t.entries[i])
+            .find(|e| e.token == token);
+        (
+            entry.is_some_and(|e| e.wrote && !e.settled),
+            t.checked,
+            t.writes,
+        )
+    });
+    if !known {
+        if writes >= referee::most_writers() {
+            return Err(Error::LockTableFull);
+        }
+        referee::show_writer(hash, token)?;
+    }
+    if hold || checked {
+        referee::hold(hash)?;
+        settle_write(leases, name, hash, token)?;
+    }
+    if !known {
+        with(|t| {
+            t.edit(name, hash, token, |entry| {
+                entry.wrote = true;
+                entry.settled = false;
+            });
+        });
+    }
+    Ok(())
+}
+
+/// Will be written before the commit.
+pub fn defer(name: Label, hash: NameHash, token: Token, pending: Pending) {
+    with(|t| t.edit(name, hash, token, |entry| entry.pending = Some(pending)));
+}
+
+/// This transaction has written the row, and so keeps everybody else's grant away until it ends. `token` was current when it did:
+/// what was done under it before is settled.
+pub fn settled(name: Label, hash: NameHash, token: Token) {
+    with(|t| {
+        let known = t.of_name(name, hash).any(|i| t.entries[i].token == token);
+        if known {
+            t.edit(name, hash, token, |entry| {
+                entry.settled = true;
+                entry.pending = None;
+            });
+        }
+    });
+}
+
+/// Before the commit: under the locks that grants respect, is every token still current? And write what was put off.
+pub fn before_commit(prepare: bool) {
+    let mut due: Vec<Entry> = with(|t| {
+        t.entries
+            .iter()
+            .filter(|e| (e.wrote && !e.settled) || e.pending.is_some())
+            .cloned()
+            .collect()
+    });
+    if due.is_empty() {
+        return;
+    }
+    // In one order everywhere, so that two commits never wait for each other.
+    due.sort_by_key(|entry| (entry.hash, entry.token));
+    or_raise(Leases::open().and_then(|leases| {
+        due.iter()
+            .try_for_each(|entry| settle(&leases, entry, prepare))?;
+        leases.close();
+        Ok(())
+    }));
+    with(|t| t.checked = true);
+}
+
+fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
+    let name = Label::known(&entry.name);
+    let writes = entry.wrote && !entry.settled;
+    match entry.pending {
+        Some(Pending::End {
+            at,
+            completed_until,
+        }) => settle_pending(leases, entry, Mode::Exclusive, |row| {
+            leases.end(row, at, completed_until);
+        }),
+        pending => {
+            if writes && prepare {
+                referee::hold(entry.hash)?;
+            } else if writes {
+                referee::lock(Tag::lease(entry.hash), Mode::RowShare)?;
+            }
+            if let Some(Pending::Extend { at, expires_at }) = pending {
+                settle_pending(leases, entry, Mode::Heartbeat, |row| {
+                    // A later heartbeat may have been faster.
+                    let later = row.lease.renewed_at > at;
+                    let expires_at = if later {
+                        expires_at.max(row.lease.expires_at.unwrap_or_default())
+                    } else {
+                        expires_at
+                    };
+                    leases.set_expiry(row, at.max(row.lease.renewed_at), expires_at);
+                })
+            } else {
+                settle_write(leases, name, entry.hash, entry.token)
+            }
+        }
+    }
+}
+
+/// Under RowShare: no grant begins to be written while we look.
+fn settle_write(leases: &Leases, name: Label, hash: NameHash, token: Token) -> Result<()> {
+    loop {
+        let found = leases.find(name, hash);
+        if let Some(change) = &found.busy
+            && !change.to.is_some_and(|to| to.is_current(token))
+            && found.lease().is_some_and(|lease| lease.is_current(token))
+        {
+            // A grant or a release that is written and not decided yet. A heartbeat would leave the token current.
+            pg::wait_for_end(change.by);
+            continue;
+        }
+        return verdict(name, token, found.lease(), true, None);
+    }
+}
+
+fn settle_pending(
+    leases: &Leases,
+    entry: &Entry,
+    mode: Mode,
+    write: impl FnOnce(&Row),
+) -> Result<()> {
+    let name = Label::known(&entry.name);
+    let tag = Tag::lease(entry.hash);
+    loop {
+        referee::lock(tag, mode)?;
+        let found = leases.find(name, entry.hash);
+        let judged = match mode {
+            Mode::Heartbeat => overlay(name, entry.hash, found.lease()),
+            _ => found.lease().copied(),
+        };
+        match (found.row, found.busy) {
+            (Some(row), busy) if row.lease.is_current(entry.token) => {
+                if let Some(change) = busy {
+                    referee::unlock(tag, mode);
+                    pg::wait_for_end(change.by);
+                    continue;
+                }
+                // Ending an expired lease is allowed at all times, having written under it perhaps not.
+                if entry.wrote {
+                    verdict(name, entry.token, judged.as_ref(), true, None)?;
+                }
+                write(&row);
+                referee::unlock(tag, mode);
+                return Ok(());
+            }
+            (row, _) => {
+                return verdict(
+                    name,
+                    entry.token,
+                    row.map(|row| row.lease).as_ref(),
+                    true,
+                    None,
+                )
+                .and(Err(Error::Internal(
+                    "a stale token passed the check before the commit",
+                )));
+            }
+        }
+    }
+}
+
+/// The transaction has ended.
+pub fn forget() {
+    with(|t| {
+        if !t.entries.is_empty() || t.checked {
+            *t = Transaction::default();
+        }
+    });
+}
+
+pub fn savepoint_rolled_back(level: i32) {
+    with(|t| t.undo(level));
+}
+
+pub fn savepoint_released(level: i32) {
+    with(|t| {
+        for (at, ..) in t
+            .journal
+            .iter_mut()
+            .rev()
+            .take_while(|(at, ..)| *at >= level)
+        {
+            *at = level - 1;
+        }
+        if level == 2 {
+            t.journal.clear();
+        }
+    });
+}

@@ -1,0 +1,278 @@
+//! Grant, extend, release, complete: lock, then read the clock, then decide, then write.
+
+use crate::error::{Error, Result};
+use crate::fence::{self, Pending};
+use crate::pg;
+use crate::policy::{self, Acquire};
+use crate::referee::{self, Mode, NameHash, Tag};
+use crate::store::{Found, Grant, Leases, Row};
+use crate::token;
+use crate::types::{Label, Timestamp, Token, Ttl};
+
+pub struct Request<'a> {
+    pub name: Label<'a>,
+    pub holder: Label<'a>,
+    pub ttl: Ttl,
+    pub id: Option<[u8; 16]>,
+}
+
+/// A token, or None: somebody else holds the lease, or it is completed.
+///
+/// A refusal is decided by a look at the row and costs nothing else. Only who sees the lease free takes the lock and looks again.
+pub fn acquire(request: &Request) -> Result<Option<Token>> {
+    let hash = referee::hash(request.name);
+    let leases = Leases::open()?;
+    let seen = leases.find(request.name, hash);
+    let answer = match decide(request, hash, &seen) {
+        Acquire::Refuse => None,
+        Acquire::Again(token) => again(request.name, &seen, token),
+        // What another transaction is about to make of it is not known yet.
+        _ if seen.busy.is_some() => None,
+        _ if !referee::try_lock_for_grant(hash)? => None,
+        _ => {
+            let drawn = grant(&leases, request, hash)?;
+            referee::unlock(Tag::lease(hash), Mode::Exclusive);
+            drawn.map(Told::tell)
+        }
+    };
+    leases.close();
+    Ok(answer)
+}
+
+enum Told {
+    Before(Token),
+    Now(token::Drawn),
+}
+
+impl Told {
+    fn tell(self) -> Token {
+        match self {
+            Told::Before(token) => token,
+            Told::Now(drawn) => drawn.told(),
+        }
+    }
+}
+
+fn decide(request: &Request, hash: NameHash, found: &Found) -> Acquire {
+    let lease = fence::overlay(request.name, hash, found.lease());
+    policy::acquire(lease.as_ref(), pg::now(), request.id)
+}
+
+fn again(name: Label, found: &Found, token: Token) -> Option<Token> {
+    let row = found.row.as_ref()?;
+    fence::check_role(name, row).is_ok().then_some(token)
+}
+
+/// Under the lock.
+fn grant(leases: &Leases, request: &Request, hash: NameHash) -> Result<Option<Told>> {
+    let found = leases.find(request.name, hash);
+    if found.busy.is_some() {
+        return Ok(None);
+    }
+    match decide(request, hash, &found) {
+        Acquire::Refuse => Ok(None),
+        Acquire::Again(token) => Ok(again(request.name, &found, token).map(Told::Before)),
+        Acquire::RefuseUntil(expires_at) => {
+            if let Some(row) = &found.row {
+                leases.set_expiry(row, pg::now(), expires_at);
+            }
+            Ok(None)
+        }
+        Acquire::Grant => {
+            let last = found.lease().map(|lease| lease.token);
+            let drawn = token::draw(last)?;
+            pg::force_sync_commit();
+            leases.grant(
+                found.row.as_ref(),
+                &Grant {
+                    name: request.name,
+                    holder: request.holder,
+                    token: drawn.token,
+                    ttl: request.ttl,
+                    now: pg::now(),
+                    request: request.id,
+                },
+            );
+            // What this transaction did under the token before is its own business: nobody else came between.
+            if let Some(lease) = found.lease()
+                && lease.is_current(lease.token)
+            {
+                fence::settled(request.name, hash, lease.token);
+            }
+            Ok(Some(Told::Now(drawn)))
+        }
+    }
+}
+
+/// With the current token the heartbeat of its holder, else a try to become it.
+pub fn elect(request: &Request, token: Option<Token>) -> Result<Option<Token>> {
+    if let Some(token) = token
+        && extend(request.name, token, Some(request.ttl))?.is_some()
+    {
+        return Ok(Some(token));
+    }
+    acquire(request)
+}
+
+/// The expiry now in force, or None: the lease is lost.
+pub fn extend(name: Label, token: Token, ttl: Option<Ttl>) -> Result<Option<Timestamp>> {
+    let leases = Leases::open()?;
+    let expiry = extend_in(&leases, name, token, ttl)?;
+    leases.close();
+    Ok(expiry)
+}
+
+/// The same for many, in one order everywhere.
+pub fn extend_many(tenures: &[(Label, Token)], ttl: Option<Ttl>) -> Result<Vec<Option<Timestamp>>> {
+    let leases = Leases::open()?;
+    let mut order: Vec<usize> = (0..tenures.len()).collect();
+    order.sort_by_key(|i| tenures[*i]);
+    let mut expiries = vec![None; tenures.len()];
+    for i in order {
+        pg::check_for_interrupts();
+        let (name, token) = tenures[i];
+        expiries[i] = extend_in(&leases, name, token, ttl)?;
+    }
+    leases.close();
+    Ok(expiries)
+}
+
+fn extend_in(
+    leases: &Leases,
+    name: Label,
+    token: Token,
+    ttl: Option<Ttl>,
+) -> Result<Option<Timestamp>> {
+    change(leases, name, token, Mode::Heartbeat, |row, lease, at| {
+        let Some(expires_at) = policy::extend(Some(lease), token, at, ttl) else {
+            return Ok(None);
+        };
+        fence::check_role(name, row)?;
+        Ok(Some((expires_at, Pending::Extend { at, expires_at })))
+    })
+}
+
+/// True if `token` was current; from then on it is refused. Nobody acquires the lease before `completed_until`.
+pub fn end(name: Label, token: Token, completed_until: Option<Timestamp>) -> Result<bool> {
+    let leases = Leases::open()?;
+    let ended = change(&leases, name, token, Mode::Exclusive, |row, lease, at| {
+        if !policy::may_end(Some(lease), token) {
+            return Ok(None);
+        }
+        fence::check_role(name, row)?;
+        Ok(Some((
+            true,
+            Pending::End {
+                at,
+                completed_until,
+            },
+        )))
+    })?;
+    leases.close();
+    Ok(ended.unwrap_or(false))
+}
+
+/// One change of a lease by its holder: at once, or, in an open transaction, before its commit.
+///
+/// `decide` gets the row, the lease as this transaction sees it and the time; None changes nothing.
+fn change<T>(
+    leases: &Leases,
+    name: Label,
+    token: Token,
+    mode: Mode,
+    decide: impl Fn(&Row, &policy::Lease, Timestamp) -> Result<Option<(T, Pending)>>,
+) -> Result<Option<T>> {
+    let hash = referee::hash(name);
+    let tag = Tag::lease(hash);
+    let judge = |found: &Found| {
+        let lease = fence::overlay(name, hash, found.lease());
+        match (&found.row, lease) {
+            (Some(row), Some(lease)) => decide(row, &lease, pg::now()),
+            _ => Ok(None),
+        }
+    };
+    // Who has lost is told without a lock: strangers must not hold up the holder's commits.
+    if pg::in_transaction_block() || mode == Mode::Exclusive {
+        let found = leases.find(name, hash);
+        let Some((answer, pending)) = judge(&found)? else {
+            return Ok(None);
+        };
+        let is_mine = found.row.as_ref().is_some_and(Row::is_mine);
+        if pg::in_transaction_block() && !is_mine {
+            fence::defer(name, hash, token, pending);
+            return Ok(Some(answer));
+        }
+    }
+    loop {
+        referee::lock(tag, mode)?;
+        let found = leases.find(name, hash);
+        let Some((answer, pending)) = judge(&found)? else {
+            referee::unlock(tag, mode);
+            return Ok(None);
+        };
+        if let Some(other) = &found.busy {
+            // Somebody else's change that is being committed, such as another heartbeat.
+            referee::unlock(tag, mode);
+            pg::wait_for_end(other.by);
+            continue;
+        }
+        let row = found
+            .row
+            .as_ref()
+            .ok_or(Error::Internal("a decision over no row"))?;
+        match pending {
+            Pending::Extend { at, expires_at } => leases.set_expiry(row, at, expires_at),
+            Pending::End {
+                at,
+                completed_until,
+            } => {
+                leases.end(row, at, completed_until);
+                fence::settled(name, hash, token);
+            }
+        }
+        referee::unlock(tag, mode);
+        return Ok(Some(answer));
+    }
+}
+
+/// May the holder rely on it?
+pub fn is_current(name: Label, token: Token) -> Result<bool> {
+    let hash = referee::hash(name);
+    let leases = Leases::open_for_reading()?;
+    let found = leases.find(name, hash);
+    leases.close();
+    let lease = fence::overlay(name, hash, found.lease());
+    let reliable = policy::is_reliable(lease.as_ref(), token, pg::now());
+    if reliable && let Some(row) = &found.row {
+        fence::check_role(name, row)?;
+    }
+    Ok(reliable)
+}
+
+/// Ends whatever grant or completion there is.
+pub fn force_release(name: Label) -> Result<bool> {
+    let hash = referee::hash(name);
+    let tag = Tag::lease(hash);
+    let leases = Leases::open()?;
+    let forced = loop {
+        referee::lock(tag, Mode::Exclusive)?;
+        let found = leases.find(name, hash);
+        if let Some(other) = &found.busy {
+            referee::unlock(tag, Mode::Exclusive);
+            pg::wait_for_end(other.by);
+            continue;
+        }
+        let now = pg::now();
+        let forced = match &found.row {
+            Some(row) if row.lease.state(now) != policy::State::Free => {
+                leases.end(row, now, None);
+                true
+            }
+            _ => false,
+        };
+        referee::unlock(tag, Mode::Exclusive);
+        break forced;
+    };
+    leases.close();
+    Ok(forced)
+}

@@ -1,0 +1,248 @@
+//! PostgreSQL's lock manager as the referee. This is the only file that talks to it.
+//!
+//! Every lease name has lock tags of its own, of a type that PostgreSQL leaves to extensions, so that they never meet anybody's
+//! advisory locks. The standard modes say who may do what at the same time:
+//!
+//! | who | tag, mode | lets through | excludes |
+//! | --- | --- | --- | --- |
+//! | a transaction that has written under the lease | lease, AccessShare | everything | nothing: it is there to be seen |
+//! | that transaction from its last check to its end | lease, RowShare | other committers, heartbeats | grant, release |
+//! | heartbeat, while it writes the row | lease, ShareUpdateExclusive | committers | heartbeat, grant, release |
+//! | grant, release, completion, while it writes the row | lease, Exclusive | AccessShare | all of the above |
+//! | a transaction that keeps take-overs waiting: `hold`, or prepared | hold, Share; lease, RowShare | | a grant |
+//!
+//! Only the second and the last are kept until the transaction ends. What a heartbeat, a grant or a release has written
+//! excludes the others by itself from then on (see `table`), so a transaction may acquire any number of leases.
+
+use crate::error::{Error, Result};
+use crate::types::{Label, Token};
+use pgrx::prelude::*;
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher;
+
+/// What a tag is for; the last number of the tag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+enum Purpose {
+    Lease = 1,
+    Hold = 2,
+    /// Shows the token that a transaction writes under.
+    Token = 3,
+    Checkpoint = 4,
+    Once = 5,
+}
+
+#[derive(Clone, Copy)]
+pub struct Tag(pg_sys::LOCKTAG);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    AccessShare,
+    RowShare,
+    Heartbeat,
+    Share,
+    Exclusive,
+}
+
+impl Mode {
+    fn number(self) -> pg_sys::LOCKMODE {
+        (match self {
+            Mode::AccessShare => pg_sys::AccessShareLock,
+            Mode::RowShare => pg_sys::RowShareLock,
+            Mode::Heartbeat => pg_sys::ShareUpdateExclusiveLock,
+            Mode::Share => pg_sys::ShareLock,
+            Mode::Exclusive => pg_sys::ExclusiveLock,
+        }) as pg_sys::LOCKMODE
+    }
+}
+
+/// The name in the 96 bits that tags have room for. Names that collide would wait for one another, nothing worse: rows
+/// are found by name. The function is fixed, since sessions with an older library loaded use the same tags.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NameHash {
+    pub lock: u64,
+    mark: u32,
+}
+
+pub fn hash(name: Label) -> NameHash {
+    let mut hasher = SipHasher13::new_with_keys(0x6c6f_636b, 0x5f65_7874);
+    hasher.write(name.bytes());
+    let sum = hasher.finish128();
+    NameHash {
+        lock: sum.h1,
+        mark: sum.h2 as u32,
+    }
+}
+
+fn tag(purpose: Purpose, first: u32, second: u64) -> Tag {
+    Tag(pg_sys::LOCKTAG {
+        locktag_field1: first,
+        locktag_field2: (second >> 32) as u32,
+        locktag_field3: second as u32,
+        locktag_field4: purpose as u16,
+        locktag_type: pg_sys::LockTagType::LOCKTAG_USERLOCK as u8,
+        locktag_lockmethodid: pg_sys::DEFAULT_LOCKMETHOD as u8,
+    })
+}
+
+fn database() -> u32 {
+    // SAFETY: set once, when the backend connects.
+    unsafe { pg_sys::MyDatabaseId }.to_u32()
+}
+
+impl Tag {
+    pub fn lease(name: NameHash) -> Tag {
+        tag(Purpose::Lease, database(), name.lock)
+    }
+
+    pub fn hold(name: NameHash) -> Tag {
+        tag(Purpose::Hold, database(), name.lock)
+    }
+
+    pub fn checkpoint(name: NameHash) -> Tag {
+        tag(Purpose::Checkpoint, database(), name.lock)
+    }
+
+    pub fn once(key: NameHash) -> Tag {
+        tag(Purpose::Once, database(), key.lock)
+    }
+
+    fn token(name: NameHash, token: Token) -> Tag {
+        tag(Purpose::Token, name.mark, token.0 as u64)
+    }
+}
+
+fn acquire(tag: Tag, mode: Mode, wait: bool) -> Result<bool> {
+    // SAFETY: the tag outlives the call. Errors (deadlock, cancel, lock_timeout) come as the server's.
+    let result = unsafe {
+        pg_sys::LockAcquireExtended(
+            &tag.0,
+            mode.number(),
+            false,
+            !wait,
+            false,
+            std::ptr::null_mut(),
+            #[cfg(feature = "pg18")]
+            false,
+        )
+    };
+    if result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL {
+        return Ok(true);
+    }
+    // A call that would have waited comes back without the lock only when the lock table is full.
+    if wait {
+        Err(Error::LockTableFull)
+    } else {
+        Ok(false)
+    }
+}
+
+/// Takes a lock until the transaction, or the savepoint it is taken in, ends.
+pub fn lock(tag: Tag, mode: Mode) -> Result<()> {
+    acquire(tag, mode, true).map(|_| ())
+}
+
+pub fn try_lock(tag: Tag, mode: Mode) -> Result<bool> {
+    acquire(tag, mode, false)
+}
+
+pub fn unlock(tag: Tag, mode: Mode) {
+    // SAFETY: the tag outlives the call; a lock that is not held would be a warning.
+    unsafe { pg_sys::LockRelease(&tag.0, mode.number(), false) };
+}
+
+/// The lock for a grant that does not wait in line: it waits while transactions that wrote under the lease are
+/// committing, and gives false while one holds take-overs up for longer.
+///
+/// Trying again and again instead would never succeed beside a stream of commits, as nobody would queue behind us.
+pub fn try_lock_for_grant(name: NameHash) -> Result<bool> {
+    if try_lock(Tag::lease(name), Mode::Exclusive)? {
+        return Ok(true);
+    }
+    // Nobody begins to hold while we have this, and who has begun has it: what is left to wait for is short.
+    if !try_lock(Tag::hold(name), Mode::Exclusive)? {
+        return Ok(false);
+    }
+    lock(Tag::lease(name), Mode::Exclusive)?;
+    unlock(Tag::hold(name), Mode::Exclusive);
+    Ok(true)
+}
+
+/// Shows that this transaction writes under a token of the lease.
+pub fn show_writer(name: NameHash, token: Token) -> Result<()> {
+    lock(Tag::lease(name), Mode::AccessShare)?;
+    lock(Tag::token(name, token), Mode::AccessShare)
+}
+
+/// Keeps grants away from here until the transaction ends.
+pub fn hold(name: NameHash) -> Result<()> {
+    lock(Tag::hold(name), Mode::Share)?;
+    lock(Tag::lease(name), Mode::RowShare)
+}
+
+/// An open transaction that has written under a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writer {
+    pub name: NameHash,
+    pub token: Token,
+    /// None for a prepared transaction.
+    pub pid: Option<i32>,
+}
+
+/// All writers of this database.
+pub fn writers() -> Vec<Writer> {
+    // SAFETY: the result is ours, in the current memory context, with `nelements` entries.
+    let locks = unsafe {
+        let data = pg_sys::GetLockStatusData();
+        std::slice::from_raw_parts((*data).locks, (*data).nelements as usize)
+    };
+    let ours = |purpose: Purpose| {
+        locks.iter().filter(move |lock| {
+            u32::from(lock.locktag.locktag_type) == pg_sys::LockTagType::LOCKTAG_USERLOCK as u32
+                && lock.locktag.locktag_field4 == purpose as u16
+                && lock.holdMask != 0
+        })
+    };
+    let number = |tag: &pg_sys::LOCKTAG| {
+        (u64::from(tag.locktag_field2) << 32) | u64::from(tag.locktag_field3)
+    };
+    // A token's tag has no room for the database and the whole name; the lease's tag of the same backend has.
+    let leases: Vec<(i32, (i32, u32), u64)> = ours(Purpose::Lease)
+        .filter(|lock| lock.locktag.locktag_field1 == database())
+        .map(|lock| (lock.pid, backend(lock), number(&lock.locktag)))
+        .collect();
+    ours(Purpose::Token)
+        .flat_map(|lock| {
+            leases
+                .iter()
+                .filter(move |l| l.0 == lock.pid && l.1 == backend(lock))
+                .map(move |l| Writer {
+                    name: NameHash {
+                        lock: l.2,
+                        mark: lock.locktag.locktag_field1,
+                    },
+                    token: Token(number(&lock.locktag) as i64),
+                    pid: (lock.pid != 0).then_some(lock.pid),
+                })
+        })
+        .collect()
+}
+
+/// Tells transactions apart, also prepared ones, whose pid is zero.
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+fn backend(lock: &pg_sys::LockInstanceData) -> (i32, u32) {
+    (lock.backend, lock.lxid)
+}
+
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+fn backend(lock: &pg_sys::LockInstanceData) -> (i32, u32) {
+    (lock.vxid.procNumber, lock.vxid.localTransactionId)
+}
+
+/// How many leases one transaction may write under: with two entries each, a quarter of the server's lock table, so that
+/// the others are not starved.
+pub fn most_writers() -> usize {
+    // SAFETY: set at server start.
+    let entries = unsafe { i64::from(pg_sys::max_locks_per_xact) * i64::from(pg_sys::MaxBackends) };
+    usize::try_from(entries / 8).unwrap_or(1).max(1)
+}
