@@ -1,0 +1,152 @@
+//! What the views show, and what administrators do.
+
+use crate::error::Result;
+use crate::policy::State;
+use crate::referee::{self, Mode, NameHash, Tag, Writer};
+use crate::store::{Leases, Shown};
+use crate::types::{Label, Text, Timestamp, Token};
+use crate::{checkpoint, fence, pg};
+use std::collections::HashMap;
+
+/// A lease as `lease_status` shows it.
+pub struct Status {
+    pub name: Text,
+    pub state: State,
+    pub holder: Option<Text>,
+    pub holder_role: Option<String>,
+    pub token: Token,
+    pub acquired_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    pub remaining: Option<i64>,
+    pub ttl: i64,
+    pub completed_until: Option<Timestamp>,
+    pub grants: i64,
+    pub writers: i64,
+}
+
+/// The leases of the roles that the caller belongs to; all of them for pg_monitor.
+pub fn status() -> Result<Vec<Status>> {
+    let mut writers: HashMap<NameHash, i64> = HashMap::new();
+    for writer in referee::writers() {
+        *writers.entry(writer.name).or_default() += 1;
+    }
+    let mut rows = Vec::new();
+    let leases = Leases::open_for_reading()?;
+    let now = pg::now();
+    leases.all(|Shown { name, holder, row }| {
+        if !may_see(&row) {
+            return;
+        }
+        let label = Label::known(&name.0);
+        let hash = referee::hash(label);
+        let Some(lease) = fence::overlay(label, hash, Some(&row.lease)) else {
+            return;
+        };
+        let state = lease.state(now);
+        let is_granted = lease.expires_at.is_some();
+        rows.push(Status {
+            state,
+            holder: is_granted.then_some(holder),
+            holder_role: is_granted.then(|| row.role().to_string_lossy().into()),
+            token: lease.token,
+            acquired_at: row.acquired_at,
+            expires_at: lease.expires_at,
+            remaining: lease.expires_at.map(|at| at.saturating_sub(now).max(0)),
+            ttl: lease.ttl.micros(),
+            completed_until: lease.completed_until.filter(|_| state == State::Completed),
+            grants: row.grants,
+            writers: writers.get(&hash).copied().unwrap_or_default(),
+            name,
+        });
+    });
+    leases.close();
+    Ok(rows)
+}
+
+/// A transaction that is open and has written under a token, as `lease_writer` shows it.
+pub struct Writing {
+    pub name: Text,
+    pub pid: Option<i32>,
+    pub token: Token,
+    pub superseded: bool,
+}
+
+pub fn writers() -> Result<Vec<Writing>> {
+    let mut by_name: HashMap<NameHash, Vec<Writer>> = HashMap::new();
+    for writer in referee::writers() {
+        by_name.entry(writer.name).or_default().push(writer);
+    }
+    let mut rows = Vec::new();
+    let leases = Leases::open_for_reading()?;
+    leases.all(|Shown { name, row, .. }| {
+        let found = by_name.get(&referee::hash(Label::known(&name.0)));
+        for writer in found.into_iter().flatten().filter(|_| may_see(&row)) {
+            rows.push(Writing {
+                name: name.clone(),
+                pid: writer.pid,
+                token: writer.token,
+                superseded: !row.lease.is_current(writer.token),
+            });
+        }
+    });
+    leases.close();
+    Ok(rows)
+}
+
+fn may_see(row: &crate::store::Row) -> bool {
+    pg::is_member_of(row.role()) || pg::may_monitor()
+}
+
+/// Ends the sessions whose open transactions write under another token of the lease than the current one. With a token,
+/// for its holder; without, for administrators.
+pub fn evict(name: Label, token: Option<Token>) -> Result<Vec<i32>> {
+    let hash = referee::hash(name);
+    let leases = Leases::open_for_reading()?;
+    if let Some(token) = token {
+        fence::check(&leases, name, hash, token, None)?;
+    }
+    let current = leases.find(name, hash).row.map(|row| row.lease);
+    leases.close();
+    let is_stale = |writer: &Writer| {
+        writer.name == hash && !current.is_some_and(|lease| lease.is_current(writer.token))
+    };
+    let ended = referee::writers()
+        .iter()
+        .filter(|writer| is_stale(writer))
+        .filter_map(|writer| writer.pid)
+        .filter(|pid| *pid != std::process::id() as i32 && pg::terminate(*pid))
+        .collect();
+    Ok(ended)
+}
+
+/// Removes the names that nobody has used for `idle` microseconds; tells how many.
+pub fn prune(idle: i64) -> Result<i64> {
+    let leases = Leases::open()?;
+    let before = pg::now().saturating_sub(idle);
+    let mut names = Vec::new();
+    leases.all(|Shown { name, row, .. }| {
+        if row.idle_since() < before {
+            names.push(name.0);
+        }
+    });
+    let mut pruned = 0;
+    for name in &names {
+        let label = Label::known(name);
+        let hash = referee::hash(label);
+        let tag = Tag::lease(hash);
+        if !referee::try_lock(tag, Mode::Exclusive)? {
+            continue;
+        }
+        let found = leases.find(label, hash);
+        if let (Some(row), None) = (&found.row, &found.busy)
+            && row.idle_since() < before
+        {
+            leases.delete(row);
+            checkpoint::forget(label)?;
+            pruned += 1;
+        }
+        referee::unlock(tag, Mode::Exclusive);
+    }
+    leases.close();
+    Ok(pruned)
+}

@@ -1,0 +1,243 @@
+//! Which triggers put a fence on a table. The SQL functions `fence_attach` and `fence_detach` execute the statements that are made
+//! here, with the rights of their caller.
+
+use crate::error::{Error, Result};
+use crate::types::{Kind, Label, MAX_TOKEN, Text, Token};
+use crate::{pg, table, token};
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+/// Triggers fire in the order of their names. These come after ordinary ones, so that they see what is really written.
+const STATEMENT_TRIGGER: &str = "zzz_lock_ext_fence";
+const ROW_TRIGGER: &str = "zzz_lock_ext_fence_row";
+
+/// A trigger of the table that calls `fence_check()`.
+#[derive(Debug, PartialEq, Eq)]
+struct Trigger {
+    name: String,
+    kind: i16,
+    enabled: bool,
+    args: Vec<Vec<u8>>,
+}
+
+/// `fence_check()` as SQL names it, and its OID.
+pub struct Check<'a> {
+    pub function: pg_sys::Oid,
+    pub schema: &'a str,
+}
+
+/// The statements that put the fence on `target`; none if it is there already.
+pub fn attach(
+    check: &Check,
+    target: pg_sys::Oid,
+    lease: Option<&Text>,
+    column: Option<&Text>,
+) -> Result<Vec<String>> {
+    let lease = Label::new(Kind::Lease, lease)?;
+    may_fence(target)?;
+    let column = column
+        .map(|column| token_column(target, column))
+        .transpose()?;
+    let mut args = vec![lease.bytes().to_vec()];
+    args.extend(column.iter().map(|column| column.as_bytes().to_vec()));
+
+    let statement_events = if column.is_some() {
+        TRUNCATE
+    } else {
+        INSERT | UPDATE | DELETE | TRUNCATE
+    };
+    let mut wanted = vec![Trigger {
+        name: STATEMENT_TRIGGER.into(),
+        kind: BEFORE | statement_events,
+        enabled: true,
+        args: args.clone(),
+    }];
+    if column.is_some() {
+        wanted.push(Trigger {
+            name: ROW_TRIGGER.into(),
+            kind: BEFORE | ROW | INSERT | UPDATE | DELETE,
+            enabled: true,
+            args,
+        });
+    }
+
+    let mut present = triggers(check, target);
+    present.retain(|trigger| [STATEMENT_TRIGGER, ROW_TRIGGER].contains(&trigger.name.as_str()));
+    present.sort_by(|a, b| a.name.cmp(&b.name));
+    if present == wanted {
+        return Ok(Vec::new());
+    }
+    let table = pg::qualified(&pg::table_name(target));
+    let mut statements: Vec<String> = present.iter().map(|t| drop_statement(t, &table)).collect();
+    statements.extend(
+        wanted
+            .iter()
+            .map(|t| create_statement(t, &table, check.schema)),
+    );
+    Ok(statements)
+}
+
+/// The statements that take every fence off `target`.
+pub fn detach(check: &Check, target: pg_sys::Oid) -> Result<Vec<String>> {
+    must_own(target)?;
+    let table = pg::qualified(&pg::table_name(target));
+    Ok(triggers(check, target)
+        .iter()
+        .map(|trigger| drop_statement(trigger, &table))
+        .collect())
+}
+
+/// The lease that the table's fence names first.
+pub fn attached_lease(check: &Check, target: pg_sys::Oid) -> Result<Text> {
+    let lease = triggers(check, target)
+        .into_iter()
+        .find_map(|t| t.args.into_iter().next());
+    lease.map(Text).ok_or_else(|| Error::NotFenced {
+        relation: pg::table_name(target).table,
+    })
+}
+
+/// Rows that carry tokens of an earlier life of the database must not be above those to come.
+pub fn check_floor(target: pg_sys::Oid, highest: Option<i64>, raise: pg_sys::Oid) -> Result<()> {
+    let Some(highest) = highest.filter(|highest| *highest > 0) else {
+        return Ok(());
+    };
+    let found = Token(highest);
+    if token::peek()? >= found {
+        return Ok(());
+    }
+    if highest >= MAX_TOKEN || !pg::may_execute(raise) {
+        return Err(Error::TokensAhead {
+            relation: pg::table_name(target).table,
+            found,
+        });
+    }
+    token::raise_floor(found).map(|_| ())
+}
+
+fn may_fence(target: pg_sys::Oid) -> Result<()> {
+    let name = pg::table_name(target);
+    let refuse = |what| {
+        Err(Error::NotFenceable {
+            relation: name.table.clone(),
+            what,
+        })
+    };
+    let (kind, persistence) = pg::relation_kind(target);
+    match kind {
+        b'r' => {}
+        b'p' => return refuse("Fences on partitioned tables are not supported yet."),
+        b'v' | b'm' => return refuse("It is a view; fence the tables behind it."),
+        b'f' => return refuse("It is a foreign table; its rows are changed elsewhere."),
+        _ => return refuse("It is not a table."),
+    }
+    if pg::is_system_relation(target) {
+        return refuse("It is a system catalog.");
+    }
+    if name.schema.as_bytes() == table::SCHEMA.to_bytes() {
+        return refuse("It is a table of lock_ext itself.");
+    }
+    if persistence == b't' {
+        return refuse("It is a temporary table, which only its own session can write.");
+    }
+    must_own(target)?;
+    if pg::is_partition(target) || pg::is_in_inheritance(target) {
+        return refuse("Fences on partitions and in inheritance are not supported yet.");
+    }
+    Ok(())
+}
+
+fn must_own(target: pg_sys::Oid) -> Result<()> {
+    if pg::owns_table(target) {
+        return Ok(());
+    }
+    Err(Error::NotOwner {
+        relation: pg::table_name(target).table,
+    })
+}
+
+fn token_column(target: pg_sys::Oid, column: &Text) -> Result<String> {
+    let shown = Label::known(&column.0).to_string();
+    match pg::column(target, &pg::c_string(&shown)?) {
+        None => Err(Error::NoColumn {
+            table: pg::table_name(target).table,
+            column: shown,
+        }),
+        Some((_, kind)) if kind != pg_sys::INT8OID => Err(Error::ColumnType { column: shown }),
+        Some(_) => Ok(shown),
+    }
+}
+
+// The bits of pg_trigger.tgtype.
+const ROW: i16 = pg_sys::TRIGGER_TYPE_ROW as i16;
+const BEFORE: i16 = pg_sys::TRIGGER_TYPE_BEFORE as i16;
+const INSERT: i16 = pg_sys::TRIGGER_TYPE_INSERT as i16;
+const DELETE: i16 = pg_sys::TRIGGER_TYPE_DELETE as i16;
+const UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
+const TRUNCATE: i16 = pg_sys::TRIGGER_TYPE_TRUNCATE as i16;
+
+fn create_statement(trigger: &Trigger, table: &str, schema: &str) -> String {
+    let events: Vec<&str> = [
+        (INSERT, "INSERT"),
+        (UPDATE, "UPDATE"),
+        (DELETE, "DELETE"),
+        (TRUNCATE, "TRUNCATE"),
+    ]
+    .into_iter()
+    .filter(|(bit, _)| trigger.kind & bit != 0)
+    .map(|(_, event)| event)
+    .collect();
+    let args: Vec<String> = trigger
+        .args
+        .iter()
+        .map(|arg| pg::quote_literal(&String::from_utf8_lossy(arg)))
+        .collect();
+    format!(
+        "CREATE TRIGGER {} BEFORE {} ON {table} FOR EACH {} EXECUTE FUNCTION {schema}.fence_check({})",
+        trigger.name,
+        events.join(" OR "),
+        if trigger.kind & ROW != 0 {
+            "ROW"
+        } else {
+            "STATEMENT"
+        },
+        args.join(", "),
+    )
+}
+
+fn drop_statement(trigger: &Trigger, table: &str) -> String {
+    format!(
+        "DROP TRIGGER {} ON {table}",
+        pg::quote_identifier(&trigger.name)
+    )
+}
+
+fn triggers(check: &Check, target: pg_sys::Oid) -> Vec<Trigger> {
+    let mut found = Vec::new();
+    // SAFETY: the relation is open and locked while its triggers are read; names and arguments are terminated.
+    unsafe {
+        let relation = pg_sys::relation_open(target, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        let all = (*relation).trigdesc;
+        let count = if all.is_null() {
+            0
+        } else {
+            (*all).numtriggers as usize
+        };
+        for i in 0..count {
+            let trigger = &*(*all).triggers.add(i);
+            if trigger.tgfoid != check.function {
+                continue;
+            }
+            found.push(Trigger {
+                name: CStr::from_ptr(trigger.tgname).to_string_lossy().into(),
+                kind: trigger.tgtype,
+                enabled: trigger.tgenabled as u8 == pg_sys::TRIGGER_FIRES_ON_ORIGIN,
+                args: (0..trigger.tgnargs as usize)
+                    .map(|i| CStr::from_ptr(*trigger.tgargs.add(i)).to_bytes().to_vec())
+                    .collect(),
+            });
+        }
+        pg_sys::relation_close(relation, pg_sys::NoLock as pg_sys::LOCKMODE);
+    }
+    found
+}
