@@ -1,0 +1,71 @@
+-- The functions that act with the rights of their caller. Their bodies name every object with its schema and use no operator of
+-- the search_path, which is not set here: the caller's own triggers must see it as it is.
+
+CREATE FUNCTION fence_check() RETURNS trigger
+    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'fence_check_wrapper';
+
+CREATE FUNCTION fence_attach(target regclass, lease text, token_column text DEFAULT NULL) RETURNS void
+    LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    AS $$
+DECLARE
+    fence_check CONSTANT oid := '@extschema@.fence_check()'::pg_catalog.regprocedure;
+    raise_floor CONSTANT oid := '@extschema@.lease_raise_token_floor(bigint)'::pg_catalog.regprocedure;
+    statements text[] := lock_ext.attach_statements(fence_check, '@extschema@', target, lease, token_column);
+    statement text;
+    highest bigint;
+BEGIN
+    IF token_column IS NOT NULL THEN
+        EXECUTE pg_catalog.format('SELECT pg_catalog.max(%I) FROM %s', token_column, target) INTO highest;
+        PERFORM lock_ext.check_floor(target, highest, raise_floor);
+    END IF;
+    FOREACH statement IN ARRAY statements LOOP
+        EXECUTE statement;
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION fence_detach(target regclass) RETURNS void
+    LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    AS $$
+DECLARE
+    fence_check CONSTANT oid := '@extschema@.fence_check()'::pg_catalog.regprocedure;
+    statement text;
+BEGIN
+    FOREACH statement IN ARRAY lock_ext.detach_statements(fence_check, target) LOOP
+        EXECUTE statement;
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION fenced_update(target regclass, token bigint, filter jsonb, changes jsonb, lease text, all_rows boolean DEFAULT false)
+    RETURNS bigint
+    LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    AS $$
+DECLARE
+    statement CONSTANT text := lock_ext.update_statement(
+        target,
+        CASE WHEN filter IS NOT NULL THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(filter)) END,
+        ARRAY(SELECT pg_catalog.jsonb_object_keys(pg_catalog.jsonb_strip_nulls(filter))),
+        CASE WHEN changes IS NOT NULL THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(changes)) END,
+        all_rows);
+    carried CONSTANT bigint := lock_ext.carry(lease, token);
+    changed bigint;
+BEGIN
+    EXECUTE statement USING filter, changes;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    PERFORM lock_ext.carry_again(lease, carried);
+    RETURN changed;
+END
+$$;
+
+CREATE FUNCTION fenced_update(target regclass, token bigint, filter jsonb, changes jsonb, all_rows boolean DEFAULT false)
+    RETURNS bigint
+    LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+    AS $$
+DECLARE
+    fence_check CONSTANT oid := '@extschema@.fence_check()'::pg_catalog.regprocedure;
+BEGIN
+    RETURN @extschema@.fenced_update(target, token, filter, changes, lock_ext.attached_lease(fence_check, target), all_rows);
+END
+$$;

@@ -1,0 +1,154 @@
+-- Rights. The schema may be used, since the functions in SQL name what is in it; its tables have no rights for anybody.
+GRANT USAGE ON SCHEMA lock_ext TO PUBLIC;
+GRANT SELECT ON lease_status, lease_writer TO PUBLIC;
+
+-- Administration: to be granted to whom it is for.
+REVOKE ALL ON FUNCTION lease_evict(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION lease_force_release(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION lease_prune(interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION lease_raise_token_floor(bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION once_forget(interval) FROM PUBLIC;
+
+-- Comments: arguments, what is returned, NULL, errors, locks.
+COMMENT ON SCHEMA lock_ext IS 'private objects of the extension lock_ext';
+
+COMMENT ON TABLE lock_ext.lease IS 'one row a lease name; read and written by the functions of lock_ext only';
+COMMENT ON COLUMN lock_ext.lease.token IS 'fencing token of the last grant';
+COMMENT ON COLUMN lock_ext.lease.grants IS 'how often the lease was granted';
+COMMENT ON COLUMN lock_ext.lease.acquired_at IS 'when the last grant was made, by the clock of the server';
+COMMENT ON COLUMN lock_ext.lease.renewed_at IS 'when the expiry was set last, by the grant or by an extension';
+COMMENT ON COLUMN lock_ext.lease.ttl IS 'time to live of the last grant';
+COMMENT ON COLUMN lock_ext.lease.holder_role IS 'role that acquired it; only its members extend, release, complete or write under it';
+COMMENT ON COLUMN lock_ext.lease.name IS 'name of the lease, compared byte for byte';
+COMMENT ON COLUMN lock_ext.lease.holder IS 'text for people that the holder gave; it proves nothing';
+COMMENT ON COLUMN lock_ext.lease.expires_at IS 'when the grant expires; null: nobody holds the lease';
+COMMENT ON COLUMN lock_ext.lease.released_at IS 'when it was released, completed or ended by force; null: it is granted';
+COMMENT ON COLUMN lock_ext.lease.completed_until IS 'nobody is granted the lease before';
+COMMENT ON COLUMN lock_ext.lease.request IS 'request that the grant answered';
+COMMENT ON SEQUENCE lock_ext.lease_token_seq IS 'fencing tokens, of all names together';
+
+COMMENT ON TABLE lock_ext.lease_checkpoint IS 'progress saved under a lease; the row of the highest token counts';
+COMMENT ON COLUMN lock_ext.lease_checkpoint.token IS 'fencing token that it was saved under';
+COMMENT ON COLUMN lock_ext.lease_checkpoint.saved_at IS 'when it was saved';
+COMMENT ON COLUMN lock_ext.lease_checkpoint.name IS 'name of the lease';
+COMMENT ON COLUMN lock_ext.lease_checkpoint.saver_role IS 'role that saved it';
+COMMENT ON COLUMN lock_ext.lease_checkpoint.state IS 'what was saved';
+
+COMMENT ON TABLE lock_ext.once_key IS 'keys whose work is done';
+COMMENT ON COLUMN lock_ext.once_key.done_at IS 'when the key was marked';
+COMMENT ON COLUMN lock_ext.once_key.key IS 'the key, compared byte for byte';
+
+COMMENT ON FUNCTION lease_acquire(text, text, interval, interval, uuid) IS
+'Acquires a lease: gives the fencing token of a new grant, or NULL if somebody else holds the lease, it is completed, or another transaction is acquiring it.
+name, holder: 1 to 1024 bytes; the holder is a text for people. ttl: time to live, 1 ms to lock_ext.max_ttl, no months. wait: zero; more is not supported yet (0A000).
+request: an identity of this call; repeated after a lost answer it gives the same token again while that grant is current. NULL: none. Every other NULL is an error (22004).
+The grant counts from its commit, which is synchronous. In an open transaction others are refused the lease until that ends.
+Errors: 22004, 22023, 22001, 25006, 0A000. Locks: a refusal takes none; a grant waits for transactions that wrote under the lease and are just committing.';
+
+COMMENT ON FUNCTION lease_elect(text, text, interval, bigint) IS
+'One call for a leader''s heartbeat, whoever calls: with the current token it extends the lease and gives the token back; without, with another or with NULL it acquires the lease or gives NULL: not the leader.
+Arguments, errors and locks as for lease_acquire and lease_extend.';
+
+COMMENT ON FUNCTION lease_extend(text, bigint) IS
+'Extends a lease by the time to live of its grant: gives the new expiry, now plus that time, or NULL: the lease is lost (superseded, released, completed, expired, never granted).
+It never acquires and never changes the token. In an open transaction the answer comes at once and takes hold with the commit; if the token is superseded by then, the commit fails (LX001).
+Errors: 22004 for NULL, 22023, 22001, 25006, 42501 if the lease is another role''s. Locks: waits for another change of the same lease that is being committed, never for transactions that write under it.';
+
+COMMENT ON FUNCTION lease_extend(text, bigint, interval) IS
+'Extends a lease by another time to live than the one of its grant, which may also be shorter. ttl: 1 ms to lock_ext.max_ttl, no months; NULL is an error (22004). Otherwise as lease_extend(text, bigint).';
+
+COMMENT ON FUNCTION lease_extend_many(text[], bigint[]) IS
+'Extends many leases in one call, each by the time to live of its grant: a row for each, in the order given, with a NULL expiry for a lost one. names, tokens: equally long, no NULL in them (22004, 22023). Otherwise as lease_extend.';
+COMMENT ON FUNCTION lease_extend_many(text[], bigint[], interval) IS
+'Extends many leases in one call by the given time to live. Otherwise as lease_extend_many(text[], bigint[]).';
+
+COMMENT ON FUNCTION lease_release(text, bigint) IS
+'Releases a lease: true if the token was current, also when expired; false otherwise, and nothing changes. From then on the token is refused as a fence.
+In an open transaction the answer comes at once and takes hold with the commit; if the token is superseded by then, the commit fails (LX001). What the same transaction wrote before stays allowed.
+Errors: 22004 for NULL, 22023, 22001, 25006, 42501. Locks: waits for transactions that wrote under the lease and are just committing, and for one that holds it (lease_fence with hold).';
+
+COMMENT ON FUNCTION lease_complete(text, bigint, timestamptz) IS
+'Releases a lease, and nobody acquires it before "until": ''infinity'' for never again. NULL is an error (22004). Otherwise as lease_release.';
+
+COMMENT ON FUNCTION lease_is_current(text, bigint) IS
+'May the holder rely on it: is the token the current one, and not expired? Errors: 22004 for NULL, 22023, 22001, 42501; 25006 on a standby, whose answer would be old. Locks: none.';
+
+COMMENT ON FUNCTION lease_checkpoint(text, bigint, jsonb) IS
+'Saves progress under the current token, in this transaction. It survives hand-overs. Errors: LX001 if the token is not current, at the call or at the commit; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006, 42501.
+Locks: as a write under the lease; waits for another transaction that saves under the same token.';
+COMMENT ON FUNCTION lease_checkpoint(text) IS
+'The last checkpoint of a lease, or NULL if there is none. For members of the role that saved it and of the one that holds the lease (42501). Errors: 22004 for NULL, 22023, 22001. Locks: none.';
+
+COMMENT ON FUNCTION lease_fence(text, bigint, boolean) IS
+'The rest of this transaction writes under the token. Every write to a table that is fenced by the lease is checked when it happens and again before the commit.
+hold: from the first write to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
+Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: none by itself; the first write takes two entries of the lock table that block nobody.';
+
+COMMENT ON FUNCTION fence_check() IS
+'Trigger function that refuses writes that do not carry the current token of a lease. Arguments: the lease, and a column of type bigint that holds tokens, if the table has one.
+Without a column: BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE, FOR EACH STATEMENT or FOR EACH ROW. With one: BEFORE INSERT OR UPDATE OR DELETE FOR EACH ROW, and one more BEFORE TRUNCATE FOR EACH STATEMENT.
+Errors: LX001, LX002, LX003 (no token), 42501, 39P01 for a trigger that is made otherwise.';
+
+COMMENT ON FUNCTION fence_attach(regclass, text, text) IS
+'Puts the fence of a lease on a table that the caller owns: rows and TRUNCATE. Again with the same arguments changes nothing, with others replaces.
+token_column: a bigint column that is stamped with the token of each write and may carry it; NULL: none.
+Errors: 42501, 42809 for what is no ordinary table, 42703, 42804, 22004, 22023, 22001; 55000 if the column holds tokens above all granted ones. Locks: as CREATE TRIGGER.';
+COMMENT ON FUNCTION fence_detach(regclass) IS
+'Takes every fence off a table that the caller owns. Errors: 42501, 22004. Locks: as DROP TRIGGER.';
+
+COMMENT ON FUNCTION fenced_update(regclass, bigint, jsonb, jsonb, text, boolean) IS
+'One UPDATE under a token, with the rights of the caller: gives the number of rows. filter: columns and the values that they must equal, null for IS NULL; {} is an error unless all_rows is true. changes: columns and their new values. lease: the lease of the token.
+A filter that matches nothing gives 0. Errors: LX001, LX002, 22004 for NULL, 22023, 42703, 42501, and those of UPDATE itself, unchanged. Locks: as UPDATE.';
+COMMENT ON FUNCTION fenced_update(regclass, bigint, jsonb, jsonb, boolean) IS
+'The same for the lease that the table is fenced by; 55000 if it is not.';
+
+COMMENT ON FUNCTION once(text) IS
+'True for exactly one committed transaction for each key, false for all later ones; rolls back with its transaction. key: 1 to 1024 bytes. Errors: 22004 for NULL, 22023, 22001, 25006.
+Locks: waits for another transaction that has the same key and is not decided yet, as an INSERT into a unique index does.';
+COMMENT ON FUNCTION once_forget(interval) IS
+'Forgets the keys that were marked longer ago, and gives their number. Their work may then be done again. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006.';
+
+COMMENT ON FUNCTION lease_evict(text, bigint) IS
+'For the present holder: ends the sessions whose open transactions still write under another token of the lease, and gives their process ids. Such a transaction cannot commit, but it keeps its row locks until it ends.
+Errors: LX001 if the token is not current, 22004 for NULL, 22023, 22001, 25006, 42501. Locks: none.';
+COMMENT ON FUNCTION lease_evict(text) IS
+'The same without a token, for administrators. Not for PUBLIC.';
+COMMENT ON FUNCTION lease_force_release(text) IS
+'Ends the grant or the completion of a lease, whoever holds it: true if there was one. Its token is refused from then on. Not for PUBLIC. Errors: 22004 for NULL, 22023, 22001, 25006. Locks: as lease_release.';
+COMMENT ON FUNCTION lease_prune(interval) IS
+'Removes the leases that nobody has held or completed for that time, with their checkpoints, and gives their number. Tokens go on rising. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006.';
+COMMENT ON FUNCTION lease_raise_token_floor(bigint) IS
+'Every token that is granted from now on is above the floor: for a database whose tables hold tokens of an earlier one. Gives the floor now in force. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006. Locks: waits for open transactions that were granted a lease.';
+
+COMMENT ON VIEW lease_status IS 'the leases of the roles that the caller belongs to, all for members of pg_monitor; a released one stays listed until it is pruned';
+COMMENT ON COLUMN lease_status.name IS 'name of the lease';
+COMMENT ON COLUMN lease_status.state IS 'held, expired, free or completed';
+COMMENT ON COLUMN lease_status.holder IS 'text that the holder gave; null if nobody holds it';
+COMMENT ON COLUMN lease_status.holder_role IS 'role that acquired it; null if nobody holds it';
+COMMENT ON COLUMN lease_status.token IS 'fencing token of the last grant';
+COMMENT ON COLUMN lease_status.acquired_at IS 'when the last grant was made';
+COMMENT ON COLUMN lease_status.expires_at IS 'when the grant expires; null if nobody holds it';
+COMMENT ON COLUMN lease_status.remaining IS 'time until then, zero if it is expired';
+COMMENT ON COLUMN lease_status.ttl IS 'time to live of the last grant';
+COMMENT ON COLUMN lease_status.session_pid IS 'process id of the session that the lease is bound to; null for a lease with a time to live';
+COMMENT ON COLUMN lease_status.completed_until IS 'nobody acquires it before; null if it is not completed';
+COMMENT ON COLUMN lease_status.grants IS 'how often it was granted';
+COMMENT ON COLUMN lease_status.waiters IS 'number of sessions that wait in line for it';
+COMMENT ON COLUMN lease_status.writers IS 'number of open transactions that have written under it';
+
+COMMENT ON VIEW lease_writer IS 'open transactions that have written under a lease; which leases as in lease_status';
+COMMENT ON COLUMN lease_writer.name IS 'name of the lease';
+COMMENT ON COLUMN lease_writer.pid IS 'process id of the session; null for a prepared transaction';
+COMMENT ON COLUMN lease_writer.token IS 'fencing token that it writes under';
+COMMENT ON COLUMN lease_writer.superseded IS 'true if the token is no longer current: the transaction cannot commit';
+COMMENT ON COLUMN lease_writer.since IS 'when the transaction began; null if the caller may not see it';
+
+COMMENT ON FUNCTION lock_ext.status() IS 'rows of lease_status';
+COMMENT ON FUNCTION lock_ext.writers() IS 'rows of lease_writer';
+COMMENT ON FUNCTION lock_ext.attach_statements(oid, text, oid, text, text) IS 'statements that fence_attach executes';
+COMMENT ON FUNCTION lock_ext.detach_statements(oid, oid) IS 'statements that fence_detach executes';
+COMMENT ON FUNCTION lock_ext.check_floor(oid, bigint, oid) IS 'lets fence_attach raise the token floor, or refuse';
+COMMENT ON FUNCTION lock_ext.attached_lease(oid, oid) IS 'lease that a table is fenced by';
+COMMENT ON FUNCTION lock_ext.update_statement(oid, text[], text[], text[], boolean) IS 'statement that fenced_update executes';
+COMMENT ON FUNCTION lock_ext.carry(text, bigint) IS 'lets the writes of fenced_update carry a token; gives what they carried before';
+COMMENT ON FUNCTION lock_ext.carry_again(text, bigint) IS 'restores what the writes carried before fenced_update';

@@ -1,0 +1,278 @@
+//! Every function that SQL sees, with its labels. A body checks its arguments and calls.
+//!
+//! No function is STRICT: a NULL that has no meaning is an error, never a silent NULL. What users should know of
+//! each is said once, in `sql/install/comments.sql`.
+
+use crate::error::{Error, Result, or_raise};
+use crate::types::{Jsonb, Kind, Label, Text, Token, Ttl, wait_micros};
+use crate::{admin, checkpoint, fence, lease, once, pg, token};
+use pgrx::datum::TimestampWithTimeZone;
+use pgrx::prelude::*;
+
+fn request<'a>(
+    name: &'a Option<Text>,
+    holder: &'a Option<Text>,
+    ttl: Option<Interval>,
+    id: Option<pgrx::Uuid>,
+) -> Result<lease::Request<'a>> {
+    Ok(lease::Request {
+        name: Label::new(Kind::Lease, name.as_ref())?,
+        holder: Label::new(Kind::Holder, holder.as_ref())?,
+        ttl: Ttl::new(ttl)?,
+        id: id.map(|id| *id.as_bytes()),
+    })
+}
+
+fn tenure(name: &Option<Text>, token: Option<i64>) -> Result<(Label<'_>, Token)> {
+    Ok((Label::new(Kind::Lease, name.as_ref())?, Token::new(token)?))
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_acquire(
+    name: Option<Text>,
+    holder: Option<Text>,
+    ttl: Option<Interval>,
+    wait: default!(Option<Interval>, "'0'"),
+    request: default!(Option<pgrx::Uuid>, "NULL"),
+) -> Option<i64> {
+    or_raise((|| {
+        pg::refuse_read_only("lease_acquire")?;
+        let request = self::request(&name, &holder, ttl, request)?;
+        if wait_micros(wait)? > 0 {
+            return Err(Error::WaitUnsupported);
+        }
+        Ok(lease::acquire(&request)?.map(|token| token.0))
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_elect(
+    name: Option<Text>,
+    holder: Option<Text>,
+    ttl: Option<Interval>,
+    token: default!(Option<i64>, "NULL"),
+) -> Option<i64> {
+    or_raise((|| {
+        pg::refuse_read_only("lease_elect")?;
+        let request = request(&name, &holder, ttl, None)?;
+        Ok(lease::elect(&request, token.map(Token))?.map(|token| token.0))
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_extend(name: Option<Text>, token: Option<i64>) -> Option<TimestampWithTimeZone> {
+    or_raise((|| {
+        pg::refuse_read_only("lease_extend")?;
+        let (name, token) = tenure(&name, token)?;
+        Ok(lease::extend(name, token, None)?.map(pg::timestamptz))
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe, name = "lease_extend")]
+fn lease_extend_for(
+    name: Option<Text>,
+    token: Option<i64>,
+    ttl: Option<Interval>,
+) -> Option<TimestampWithTimeZone> {
+    or_raise((|| {
+        pg::refuse_read_only("lease_extend")?;
+        let (name, token) = tenure(&name, token)?;
+        Ok(lease::extend(name, token, Some(Ttl::new(ttl)?))?.map(pg::timestamptz))
+    })())
+}
+
+type Extended = (Option<Text>, Option<i64>, Option<TimestampWithTimeZone>);
+
+fn extend_many(
+    names: Option<Vec<Option<Text>>>,
+    tokens: Option<Vec<Option<i64>>>,
+    ttl: Option<Ttl>,
+) -> Result<Vec<Extended>> {
+    pg::refuse_read_only("lease_extend_many")?;
+    let names = names.ok_or_else(|| Error::Null {
+        what: "array of lease names".into(),
+    })?;
+    let tokens = tokens.ok_or_else(|| Error::Null {
+        what: "array of fencing tokens".into(),
+    })?;
+    if names.len() != tokens.len() {
+        return Err(Error::ArrayShape {
+            names: names.len(),
+            tokens: tokens.len(),
+        });
+    }
+    let tenures: Vec<(Label, Token)> = names
+        .iter()
+        .zip(&tokens)
+        .map(|(name, token)| tenure(name, *token))
+        .collect::<Result<_>>()?;
+    let expiries = lease::extend_many(&tenures, ttl)?;
+    Ok(names
+        .into_iter()
+        .zip(tokens)
+        .zip(expiries)
+        .map(|((name, token), expiry)| (name, token, expiry.map(pg::timestamptz)))
+        .collect())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_extend_many(
+    names: Option<Vec<Option<Text>>>,
+    tokens: Option<Vec<Option<i64>>>,
+) -> TableIterator<
+    'static,
+    (
+        name!(name, Option<Text>),
+        name!(token, Option<i64>),
+        name!(expires_at, Option<TimestampWithTimeZone>),
+    ),
+> {
+    TableIterator::new(or_raise(extend_many(names, tokens, None)))
+}
+
+#[pg_extern(volatile, parallel_unsafe, name = "lease_extend_many")]
+fn lease_extend_many_for(
+    names: Option<Vec<Option<Text>>>,
+    tokens: Option<Vec<Option<i64>>>,
+    ttl: Option<Interval>,
+) -> TableIterator<
+    'static,
+    (
+        name!(name, Option<Text>),
+        name!(token, Option<i64>),
+        name!(expires_at, Option<TimestampWithTimeZone>),
+    ),
+> {
+    let rows = Ttl::new(ttl).and_then(|ttl| extend_many(names, tokens, Some(ttl)));
+    TableIterator::new(or_raise(rows))
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
+    or_raise((|| {
+        pg::refuse_read_only("lease_release")?;
+        let (name, token) = tenure(&name, token)?;
+        lease::end(name, token, None)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_complete(
+    name: Option<Text>,
+    token: Option<i64>,
+    until: default!(Option<TimestampWithTimeZone>, "'infinity'"),
+) -> bool {
+    or_raise((|| {
+        pg::refuse_read_only("lease_complete")?;
+        let (name, token) = tenure(&name, token)?;
+        let until = until.ok_or_else(|| Error::Null {
+            what: "end of the completion".into(),
+        })?;
+        lease::end(name, token, Some(until.into_inner()))
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_is_current(name: Option<Text>, token: Option<i64>) -> bool {
+    or_raise((|| {
+        pg::refuse_on_standby("lease_is_current")?;
+        let (name, token) = tenure(&name, token)?;
+        lease::is_current(name, token)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_checkpoint(name: Option<Text>, token: Option<i64>, state: Option<Jsonb>) {
+    or_raise((|| {
+        pg::refuse_read_only("lease_checkpoint")?;
+        let (name, token) = tenure(&name, token)?;
+        let state = state.ok_or_else(|| Error::Null {
+            what: "checkpoint".into(),
+        })?;
+        checkpoint::save(name, token, state)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe, name = "lease_checkpoint")]
+fn lease_checkpoint_read(name: Option<Text>) -> Option<Jsonb> {
+    or_raise(Label::new(Kind::Lease, name.as_ref()).and_then(checkpoint::read))
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_fence(name: Option<Text>, token: Option<i64>, hold: default!(Option<bool>, false)) {
+    or_raise((|| {
+        pg::refuse_on_standby("lease_fence")?;
+        let (name, token) = tenure(&name, token)?;
+        let hold = hold.ok_or_else(|| Error::Null {
+            what: "hold".into(),
+        })?;
+        fence::declare(name, token, hold)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn once(key: Option<Text>) -> bool {
+    or_raise((|| {
+        pg::refuse_read_only("once")?;
+        once::once(Label::new(Kind::OnceKey, key.as_ref())?)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn once_forget(older_than: Option<Interval>) -> i64 {
+    or_raise((|| {
+        pg::refuse_read_only("once_forget")?;
+        let age = idle(older_than, "age")?;
+        once::forget(pg::now().saturating_sub(age))
+    })())
+}
+
+fn idle(given: Option<Interval>, what: &str) -> Result<i64> {
+    let given = given.ok_or_else(|| Error::Null { what: what.into() })?;
+    wait_micros(Some(given)).map_err(|_| Error::IdleRange)
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_evict(name: Option<Text>, token: Option<i64>) -> SetOfIterator<'static, i32> {
+    or_raise((|| {
+        pg::refuse_read_only("lease_evict")?;
+        let (name, token) = tenure(&name, token)?;
+        admin::evict(name, Some(token)).map(SetOfIterator::new)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe, name = "lease_evict")]
+fn lease_evict_any(name: Option<Text>) -> SetOfIterator<'static, i32> {
+    or_raise((|| {
+        pg::refuse_read_only("lease_evict")?;
+        let name = Label::new(Kind::Lease, name.as_ref())?;
+        admin::evict(name, None).map(SetOfIterator::new)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_force_release(name: Option<Text>) -> bool {
+    or_raise((|| {
+        pg::refuse_read_only("lease_force_release")?;
+        lease::force_release(Label::new(Kind::Lease, name.as_ref())?)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_prune(idle: Option<Interval>) -> i64 {
+    or_raise((|| {
+        pg::refuse_read_only("lease_prune")?;
+        admin::prune(self::idle(idle, "idle time")?)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_raise_token_floor(floor: Option<i64>) -> i64 {
+    or_raise((|| {
+        pg::refuse_read_only("lease_raise_token_floor")?;
+        let floor = floor.map(Token).ok_or_else(|| Error::Null {
+            what: "token floor".into(),
+        })?;
+        token::raise_floor(floor).map(|token| token.0)
+    })())
+}

@@ -1,0 +1,99 @@
+//! # lock_ext: fenced leases inside PostgreSQL
+//!
+//! A lease in the same database as the data it protects. The server's clock times it, every grant has a higher token than
+//! all earlier ones, and **no transaction that writes under a superseded token ever commits.**
+//!
+//! # Map
+//!
+//! | file | what it does | whom it calls |
+//! | --- | --- | --- |
+//! | `api`, `private` | what SQL sees: labels, argument checks | everything below |
+//! | `lease` | grant, extend, release, complete: lock, clock, decide, write | `fence`, `policy`, `store`, `referee`, `token` |
+//! | `fence` | what this transaction does under which tokens; the check at the statement and before the commit | `policy`, `store`, `referee` |
+//! | `trigger` | `fence_check()`: the trigger's protocol | `fence` |
+//! | `checkpoint`, `once` | progress and once-only markers | `fence`, `table`, `referee` |
+//! | `attach`, `update` | the statements of `fence_attach` and `fenced_update` | `pg` |
+//! | `admin` | what the views show; evict, prune | `store`, `referee`, `fence` |
+//! | `policy` | every decision, over a row, a moment and a request; no PostgreSQL | |
+//! | `store` | the rows of `lock_ext.lease`, typed; decides nothing | `table` |
+//! | `table` | our tables as a catalog: read as of this moment, written directly | the server |
+//! | `referee` | lock tags and modes: PostgreSQL's lock manager | the server |
+//! | `token` | where fencing tokens come from | `pg` |
+//! | `types`, `error`, `settings`, `pg` | checked values, the list of errors, settings, the rest of the server | the server |
+//!
+//! # The locking protocol
+//!
+//! *One row a name.* Every change of the row is made under the lock of the name's tag (`referee` has the modes), held for as
+//! long as the change is being made. From then on the row itself shows that it is being changed, and by whom, until
+//! that transaction ends; whoever needs to know what comes of it waits for that transaction (`table`).
+//!
+//! *One order.* Tags before rows; several leases of a transaction in the order of their tags before its commit; nobody waits for a
+//! row's transaction with a tag that a grant needs, but for the one that is about to commit.
+//!
+//! *Nothing idle is waited for.* A transaction between BEGIN and COMMIT holds nothing on a lease that a take-over would
+//! wait for: its writes are only shown, and what it does to the lease itself is put off until its commit (`fence`). The exceptions are asked for:
+//! a grant that is not committed, `lease_fence(..., hold => true)`, PREPARE TRANSACTION.
+//!
+//! *Two checks.* Every fenced write is checked when it happens, and once more under the lock between the last statement and the
+//! commit (`fence` has the reason why this is enough).
+
+mod admin;
+mod api;
+mod attach;
+mod checkpoint;
+mod error;
+mod fence;
+mod lease;
+mod once;
+mod pg;
+mod policy;
+mod private;
+mod referee;
+mod settings;
+mod store;
+mod table;
+mod token;
+mod trigger;
+mod types;
+mod update;
+
+use pgrx::prelude::*;
+
+::pgrx::pg_module_magic!(name, version);
+
+extension_sql_file!("../sql/install/tables.sql", name = "tables", bootstrap);
+extension_sql_file!(
+    "../sql/install/functions.sql",
+    name = "functions",
+    requires = ["tables"]
+);
+extension_sql_file!(
+    "../sql/install/views.sql",
+    name = "views",
+    requires = [
+        "functions",
+        private::lock_ext::status,
+        private::lock_ext::writers
+    ]
+);
+extension_sql_file!(
+    "../sql/install/rights_and_comments.sql",
+    name = "rights",
+    finalize
+);
+
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    settings::define();
+    pg::register_callbacks();
+}
+
+#[cfg(test)]
+pub mod pg_test {
+    pub fn setup(_options: Vec<&str>) {}
+
+    #[must_use]
+    pub fn postgresql_conf_options() -> Vec<&'static str> {
+        vec![]
+    }
+}

@@ -1,0 +1,154 @@
+//! Functions of the schema `lock_ext`, which only the views and the functions in SQL call.
+
+use crate::error::{Error, Result, or_raise};
+use crate::types::{Kind, Label, Text, Token};
+use crate::{admin, attach, fence, pg, update};
+use pgrx::prelude::*;
+
+fn check<'a>(function: Option<pg_sys::Oid>, schema: &'a Option<String>) -> attach::Check<'a> {
+    attach::Check {
+        function: function.unwrap_or(pg_sys::InvalidOid),
+        schema: schema.as_deref().unwrap_or_default(),
+    }
+}
+
+fn target(table: Option<pg_sys::Oid>) -> Result<pg_sys::Oid> {
+    table.ok_or_else(|| Error::Null {
+        what: "table".into(),
+    })
+}
+
+#[pg_schema]
+pub mod lock_ext {
+    use super::*;
+    use pgrx::datum::TimestampWithTimeZone;
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    #[allow(clippy::type_complexity, reason = "the columns of a view")]
+    fn status() -> TableIterator<
+        'static,
+        (
+            name!(name, Text),
+            name!(state, &'static str),
+            name!(holder, Option<Text>),
+            name!(holder_role, Option<String>),
+            name!(token, i64),
+            name!(acquired_at, TimestampWithTimeZone),
+            name!(expires_at, Option<TimestampWithTimeZone>),
+            name!(remaining, Option<Interval>),
+            name!(ttl, Interval),
+            name!(completed_until, Option<TimestampWithTimeZone>),
+            name!(grants, i64),
+            name!(writers, i64),
+        ),
+    > {
+        let rows = or_raise(admin::status());
+        TableIterator::new(rows.into_iter().map(|s| {
+            (
+                s.name,
+                s.state.name(),
+                s.holder,
+                s.holder_role,
+                s.token.0,
+                pg::timestamptz(s.acquired_at),
+                s.expires_at.map(pg::timestamptz),
+                s.remaining.map(Interval::from_micros),
+                Interval::from_micros(s.ttl),
+                s.completed_until.map(pg::timestamptz),
+                s.grants,
+                s.writers,
+            )
+        }))
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn writers() -> TableIterator<
+        'static,
+        (
+            name!(name, Text),
+            name!(pid, Option<i32>),
+            name!(token, i64),
+            name!(superseded, bool),
+        ),
+    > {
+        let rows = or_raise(admin::writers());
+        TableIterator::new(
+            rows.into_iter()
+                .map(|w| (w.name, w.pid, w.token.0, w.superseded)),
+        )
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn attach_statements(
+        function: Option<pg_sys::Oid>,
+        schema: Option<String>,
+        table: Option<pg_sys::Oid>,
+        lease: Option<Text>,
+        token_column: Option<Text>,
+    ) -> Vec<String> {
+        or_raise((|| {
+            let check = check(function, &schema);
+            attach::attach(
+                &check,
+                target(table)?,
+                lease.as_ref(),
+                token_column.as_ref(),
+            )
+        })())
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn detach_statements(function: Option<pg_sys::Oid>, table: Option<pg_sys::Oid>) -> Vec<String> {
+        or_raise(target(table).and_then(|table| attach::detach(&check(function, &None), table)))
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn check_floor(table: Option<pg_sys::Oid>, highest: Option<i64>, raise: Option<pg_sys::Oid>) {
+        let raise = raise.unwrap_or(pg_sys::InvalidOid);
+        or_raise(target(table).and_then(|table| attach::check_floor(table, highest, raise)))
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn attached_lease(function: Option<pg_sys::Oid>, table: Option<pg_sys::Oid>) -> Text {
+        or_raise(
+            target(table).and_then(|table| attach::attached_lease(&check(function, &None), table)),
+        )
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn update_statement(
+        table: Option<pg_sys::Oid>,
+        filter: Option<Vec<Text>>,
+        values: Option<Vec<Text>>,
+        changes: Option<Vec<Text>>,
+        all_rows: Option<bool>,
+    ) -> String {
+        or_raise((|| {
+            update::statement(
+                target(table)?,
+                filter.as_deref(),
+                values.as_deref().unwrap_or_default(),
+                changes.as_deref(),
+                all_rows == Some(true),
+            )
+        })())
+    }
+
+    /// What the transaction's writes carried for the lease before; from now on they carry `token`.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn carry(lease: Option<Text>, token: Option<i64>) -> Option<i64> {
+        or_raise((|| {
+            pg::refuse_read_only("fenced_update")?;
+            let name = Label::new(Kind::Lease, lease.as_ref())?;
+            let token = Token::new(token)?;
+            fence::carry_for_update(name, token).map(|before| before.map(|token| token.0))
+        })())
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn carry_again(lease: Option<Text>, token: Option<i64>) {
+        or_raise(Label::new(Kind::Lease, lease.as_ref()).map(|name| {
+            fence::carry(name, token.map(|token| (Token(token), false)));
+        }))
+    }
+}
