@@ -1,0 +1,2 @@
+\set n :client_id + 1
+SELECT lease_extend('heartbeat-' || :n, :n);

@@ -1,0 +1,3 @@
+BEGIN;
+INSERT INTO plain (v) VALUES (1);
+COMMIT;

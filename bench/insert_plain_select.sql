@@ -1,0 +1,4 @@
+BEGIN;
+SELECT 1;
+INSERT INTO plain (v) VALUES (1);
+COMMIT;

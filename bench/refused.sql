@@ -1,0 +1,1 @@
+SELECT lease_acquire('heartbeat-1', 'bench', '1 h');

@@ -1,0 +1,19 @@
+-- What the benchmark's scripts work on: a lease for heartbeats, names to acquire, a table like lock_ext's own for the bare UPDATE.
+CREATE EXTENSION lock_ext;
+CREATE TABLE bare (
+    token bigint NOT NULL, grants bigint NOT NULL, acquired_at timestamptz NOT NULL, renewed_at timestamptz NOT NULL,
+    ttl interval NOT NULL, holder_role name NOT NULL, name text COLLATE "C" PRIMARY KEY, holder text COLLATE "C" NOT NULL,
+    expires_at timestamptz, released_at timestamptz, completed_until timestamptz, request uuid
+) WITH (fillfactor = 50);
+INSERT INTO bare
+    SELECT 1, 1, now(), now(), '1 h', 'postgres', 'heartbeat-' || i, 'bench', now() + '1 h' FROM generate_series(1, 100) AS i;
+SELECT count(lease_acquire('heartbeat-' || i, 'bench', '1 h')) FROM generate_series(1, 100) AS i;
+SELECT count(lease_acquire('many-' || i, 'bench', '1 h')) FROM generate_series(1, 1000) AS i;
+SELECT count(lease_release('acquire-' || i, lease_acquire('acquire-' || i, 'bench', '1 h'))) FROM generate_series(1, 2000) AS i;
+CREATE TABLE tenure AS SELECT array_agg(name ORDER BY name) AS names, array_agg(token ORDER BY name) AS tokens
+    FROM lease_status WHERE name LIKE 'many-%';
+CREATE TABLE plain (id bigserial PRIMARY KEY, v int);
+CREATE TABLE fenced (id bigserial PRIMARY KEY, v int);
+SELECT fence_attach('fenced', 'heartbeat-1');
+VACUUM ANALYZE;
+CHECKPOINT;
