@@ -41,14 +41,9 @@ pub fn attach(
     let mut args = vec![lease.bytes().to_vec()];
     args.extend(column.iter().map(|column| column.as_bytes().to_vec()));
 
-    let statement_events = if column.is_some() {
-        TRUNCATE
-    } else {
-        INSERT | UPDATE | DELETE | TRUNCATE
-    };
     let mut wanted = vec![Trigger {
         name: STATEMENT_TRIGGER.into(),
-        kind: BEFORE | statement_events,
+        kind: BEFORE | INSERT | UPDATE | DELETE | TRUNCATE,
         enabled: true,
         args: args.clone(),
     }];

@@ -126,7 +126,7 @@ pub fn extend(name: Label, token: Token, ttl: Option<Ttl>) -> Result<Option<Time
 pub fn extend_many(tenures: &[(Label, Token)], ttl: Option<Ttl>) -> Result<Vec<Option<Timestamp>>> {
     let leases = Leases::open()?;
     let mut order: Vec<usize> = (0..tenures.len()).collect();
-    order.sort_by_key(|i| tenures[*i]);
+    order.sort_by_cached_key(|i| (referee::hash(tenures[*i].0), tenures[*i].1));
     let mut expiries = vec![None; tenures.len()];
     for i in order {
         pg::check_for_interrupts();

@@ -88,6 +88,15 @@ pub extern "C-unwind" fn _PG_init() {
     pg::register_callbacks();
 }
 
+#[cfg(any(test, feature = "pg_test"))]
+#[path = "../pgrx-tests/leases.rs"]
+mod lease_tests;
+
+#[cfg(any(test, feature = "pg_test"))]
+#[path = "../pgrx-tests/fence.rs"]
+mod fence_tests;
+
+/// What `cargo pgrx test` asks for.
 #[cfg(test)]
 pub mod pg_test {
     pub fn setup(_options: Vec<&str>) {}

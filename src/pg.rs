@@ -13,7 +13,7 @@ unsafe extern "C-unwind" {
     fn err_generic_string(field: c_int, value: *const c_char) -> c_int;
     fn nextval_internal(sequence: pg_sys::Oid, check_permissions: bool) -> i64;
     fn has_superclass(relation: pg_sys::Oid) -> bool;
-    fn has_subclass(relation: pg_sys::Oid) -> bool;
+    fn find_inheritance_children(parent: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> *mut pg_sys::List;
 }
 
 /// What pgrx cannot say of an error: its private SQLSTATE and its table.
@@ -418,7 +418,11 @@ pub fn is_partition(relation: pg_sys::Oid) -> bool {
 pub fn is_in_inheritance(relation: pg_sys::Oid) -> bool {
     // SAFETY: looks up the catalog; an error is turned into a panic by the guard.
     unsafe {
-        pg_sys::ffi::pg_guard_ffi_boundary(|| has_superclass(relation) || has_subclass(relation))
+        pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            has_superclass(relation)
+                || !find_inheritance_children(relation, pg_sys::NoLock as pg_sys::LOCKMODE)
+                    .is_null()
+        })
     }
 }
 

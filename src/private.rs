@@ -134,6 +134,17 @@ pub mod lock_ext {
         })())
     }
 
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn conversion_statement(
+        table: Option<pg_sys::Oid>,
+        filter: Option<Vec<Text>>,
+        changes: Option<Vec<Text>>,
+    ) -> String {
+        let filter = filter.unwrap_or_default();
+        let changes = changes.unwrap_or_default();
+        or_raise(target(table).and_then(|table| update::conversion(table, &filter, &changes)))
+    }
+
     /// What the transaction's writes carried for the lease before; from now on they carry `token`.
     #[pg_extern(volatile, parallel_unsafe)]
     fn carry(lease: Option<Text>, token: Option<i64>) -> Option<i64> {

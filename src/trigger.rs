@@ -88,8 +88,7 @@ impl Call<'_> {
         // SAFETY: lives as long as the statement; a trigger is not called again before it returns.
         let statement = unsafe { &mut *statement };
         if !self.is_row() {
-            let token = statement.carried_token()?;
-            statement.allow(token)?;
+            self.check_statement(statement)?;
             return Ok(pg_sys::Datum::null());
         }
         let result = match self.event() {
@@ -109,6 +108,22 @@ impl Call<'_> {
             }
         };
         Ok(result.into())
+    }
+
+    /// Also a statement that finds no row must come with a token. Which one its rows are set to is seen by the row trigger.
+    fn check_statement(&self, statement: &mut Statement) -> Result<()> {
+        let by_row = statement
+            .column
+            .as_ref()
+            .is_some_and(|column| match self.event() {
+                Event::Insert => true,
+                Event::Update => self.sets(column.number),
+                Event::Delete | Event::Truncate => false,
+            });
+        match statement.carried {
+            None if by_row => Ok(()),
+            _ => statement.allow(statement.carried_token()?),
+        }
     }
 
     fn event(&self) -> Event {
@@ -148,9 +163,11 @@ impl Call<'_> {
                 "Its arguments must be the lease and, if there is one, the token column.",
             ));
         }
-        if !self.is_row() && args.len() == 2 && self.event() != Event::Truncate {
+        let leaves_it_to_rows =
+            !self.is_row() && args.len() == 2 && self.event() != Event::Truncate;
+        if leaves_it_to_rows && !self.has_row_trigger() {
             return Err(misfit(
-                "With a token column it must be FOR EACH ROW, but for TRUNCATE.",
+                "With a token column there must be one FOR EACH ROW, too.",
             ));
         }
         let name = Text(args[0].to_bytes().to_vec());
@@ -173,6 +190,33 @@ impl Call<'_> {
             let statement = PgMemoryContexts::For(memory).leak_and_drop_on_delete(statement);
             (*self.flinfo).fn_extra = statement.cast();
             Ok(statement)
+        }
+    }
+
+    /// Is there a trigger that does for rows what this one does for the statement?
+    fn has_row_trigger(&self) -> bool {
+        // SAFETY: the trigger manager has the relation open, with its triggers.
+        unsafe {
+            let me = &*self.data.tg_trigger;
+            let all = &*(*self.data.tg_relation).trigdesc;
+            let wanted = (pg_sys::TRIGGER_TYPE_ROW | pg_sys::TRIGGER_TYPE_BEFORE) as i16
+                | me.tgtype
+                    & (pg_sys::TRIGGER_TYPE_INSERT
+                        | pg_sys::TRIGGER_TYPE_UPDATE
+                        | pg_sys::TRIGGER_TYPE_DELETE) as i16;
+            (0..all.numtriggers as usize)
+                .map(|i| &*all.triggers.add(i))
+                .any(|other| {
+                    other.tgfoid == me.tgfoid
+                        && other.tgtype & wanted == wanted
+                        && other.tgenabled == me.tgenabled
+                        && other.tgnargs == me.tgnargs
+                        && other.tgqual.is_null()
+                        && (0..other.tgnargs as usize).all(|i| {
+                            CStr::from_ptr(*other.tgargs.add(i))
+                                == CStr::from_ptr(*me.tgargs.add(i))
+                        })
+                })
         }
     }
 

@@ -58,6 +58,22 @@ pub fn statement(
     Ok(sql)
 }
 
+/// A statement that turns every value into its column's type, for an update that found no row and so has not.
+pub fn conversion(target: pg_sys::Oid, filter: &[Text], changes: &[Text]) -> Result<String> {
+    let mut sources = Vec::new();
+    for (parameter, names) in [("$1", filter), ("$2", changes)] {
+        let columns = columns(target, names)?;
+        if !columns.is_empty() {
+            sources.push(format!(
+                "pg_catalog.jsonb_to_record({parameter}) AS r{}({})",
+                sources.len(),
+                definitions(&columns),
+            ));
+        }
+    }
+    Ok(format!("SELECT FROM {}", sources.join(", ")))
+}
+
 struct Column {
     name: String,
     oid: pg_sys::Oid,

@@ -9,10 +9,10 @@ CREATE FUNCTION fence_attach(target regclass, lease text, token_column text DEFA
     LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     AS $$
 DECLARE
-    fence_check CONSTANT oid := '@extschema@.fence_check()'::pg_catalog.regprocedure;
-    raise_floor CONSTANT oid := '@extschema@.lease_raise_token_floor(bigint)'::pg_catalog.regprocedure;
-    statements text[] := lock_ext.attach_statements(fence_check, '@extschema@', target, lease, token_column);
-    statement text;
+    fence_check CONSTANT pg_catalog.oid := '@extschema@.fence_check()'::pg_catalog.regprocedure;
+    raise_floor CONSTANT pg_catalog.oid := '@extschema@.lease_raise_token_floor(bigint)'::pg_catalog.regprocedure;
+    statements pg_catalog.text[] := lock_ext.attach_statements(fence_check, '@extschema@', target, lease, token_column);
+    statement pg_catalog.text;
     highest bigint;
 BEGIN
     IF token_column IS NOT NULL THEN
@@ -29,8 +29,8 @@ CREATE FUNCTION fence_detach(target regclass) RETURNS void
     LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     AS $$
 DECLARE
-    fence_check CONSTANT oid := '@extschema@.fence_check()'::pg_catalog.regprocedure;
-    statement text;
+    fence_check CONSTANT pg_catalog.oid := '@extschema@.fence_check()'::pg_catalog.regprocedure;
+    statement pg_catalog.text;
 BEGIN
     FOREACH statement IN ARRAY lock_ext.detach_statements(fence_check, target) LOOP
         EXECUTE statement;
@@ -43,19 +43,25 @@ CREATE FUNCTION fenced_update(target regclass, token bigint, filter jsonb, chang
     LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     AS $$
 DECLARE
-    statement CONSTANT text := lock_ext.update_statement(
-        target,
-        CASE WHEN filter IS NOT NULL THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(filter)) END,
-        ARRAY(SELECT pg_catalog.jsonb_object_keys(pg_catalog.jsonb_strip_nulls(filter))),
-        CASE WHEN changes IS NOT NULL THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(changes)) END,
-        all_rows);
+    filtered CONSTANT pg_catalog.text[] :=
+        CASE WHEN filter IS NOT NULL THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(filter)) END;
+    changed CONSTANT pg_catalog.text[] :=
+        CASE WHEN changes IS NOT NULL THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(changes)) END;
+    not_null CONSTANT pg_catalog.text[] :=
+        ARRAY(SELECT pg_catalog.jsonb_object_keys(pg_catalog.jsonb_strip_nulls(filter)));
+    statement CONSTANT pg_catalog.text :=
+        lock_ext.update_statement(target, filtered, not_null, changed, all_rows);
     carried CONSTANT bigint := lock_ext.carry(lease, token);
-    changed bigint;
+    updated bigint;
 BEGIN
     EXECUTE statement USING filter, changes;
-    GET DIAGNOSTICS changed = ROW_COUNT;
+    GET DIAGNOSTICS updated = ROW_COUNT;
+    IF updated OPERATOR(pg_catalog.=) 0 THEN
+        -- Nothing was found, so nothing was converted: a value that its column refuses is an error all the same.
+        EXECUTE lock_ext.conversion_statement(target, filtered, changed) USING filter, changes;
+    END IF;
     PERFORM lock_ext.carry_again(lease, carried);
-    RETURN changed;
+    RETURN updated;
 END
 $$;
 
@@ -64,7 +70,7 @@ CREATE FUNCTION fenced_update(target regclass, token bigint, filter jsonb, chang
     LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     AS $$
 DECLARE
-    fence_check CONSTANT oid := '@extschema@.fence_check()'::pg_catalog.regprocedure;
+    fence_check CONSTANT pg_catalog.oid := '@extschema@.fence_check()'::pg_catalog.regprocedure;
 BEGIN
     RETURN @extschema@.fenced_update(target, token, filter, changes, lock_ext.attached_lease(fence_check, target), all_rows);
 END

@@ -86,7 +86,7 @@ Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22
 
 COMMENT ON FUNCTION fence_check() IS
 'Trigger function that refuses writes that do not carry the current token of a lease. Arguments: the lease, and a column of type bigint that holds tokens, if the table has one.
-Without a column: BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE, FOR EACH STATEMENT or FOR EACH ROW. With one: BEFORE INSERT OR UPDATE OR DELETE FOR EACH ROW, and one more BEFORE TRUNCATE FOR EACH STATEMENT.
+Without a column: BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE FOR EACH STATEMENT, or FOR EACH ROW. With one: BEFORE INSERT OR UPDATE OR DELETE FOR EACH ROW, and one more BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE FOR EACH STATEMENT, which refuses a statement without a token also when it finds no row.
 Errors: LX001, LX002, LX003 (no token), 42501, 39P01 for a trigger that is made otherwise.';
 
 COMMENT ON FUNCTION fence_attach(regclass, text, text) IS
@@ -150,5 +150,6 @@ COMMENT ON FUNCTION lock_ext.detach_statements(oid, oid) IS 'statements that fen
 COMMENT ON FUNCTION lock_ext.check_floor(oid, bigint, oid) IS 'lets fence_attach raise the token floor, or refuse';
 COMMENT ON FUNCTION lock_ext.attached_lease(oid, oid) IS 'lease that a table is fenced by';
 COMMENT ON FUNCTION lock_ext.update_statement(oid, text[], text[], text[], boolean) IS 'statement that fenced_update executes';
+COMMENT ON FUNCTION lock_ext.conversion_statement(oid, text[], text[]) IS 'statement that lets fenced_update refuse a value although it found no row';
 COMMENT ON FUNCTION lock_ext.carry(text, bigint) IS 'lets the writes of fenced_update carry a token; gives what they carried before';
 COMMENT ON FUNCTION lock_ext.carry_again(text, bigint) IS 'restores what the writes carried before fenced_update';
