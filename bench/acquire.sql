@@ -1,2 +1,2 @@
 \set i :i + 1
-SELECT lease_acquire('acquire-' || :i, 'bench', '1 h');
+SELECT lease_acquire('acquire-' || :client_id || '-' || :i % 2000, 'bench', '1 ms');

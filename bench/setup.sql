@@ -9,7 +9,8 @@ INSERT INTO bare
     SELECT 1, 1, now(), now(), '1 h', 'postgres', 'heartbeat-' || i, 'bench', now() + '1 h' FROM generate_series(1, 100) AS i;
 SELECT count(lease_acquire('heartbeat-' || i, 'bench', '1 h')) FROM generate_series(1, 100) AS i;
 SELECT count(lease_acquire('many-' || i, 'bench', '1 h')) FROM generate_series(1, 1000) AS i;
-SELECT count(lease_release('acquire-' || i, lease_acquire('acquire-' || i, 'bench', '1 h'))) FROM generate_series(1, 2000) AS i;
+SELECT count(lease_release(name, lease_acquire(name, 'bench', '1 h')))
+    FROM (SELECT 'acquire-' || c || '-' || i AS name FROM generate_series(0, 7) AS c, generate_series(0, 1999) AS i) AS names;
 CREATE TABLE tenure AS SELECT array_agg(name ORDER BY name) AS names, array_agg(token ORDER BY name) AS tokens
     FROM lease_status WHERE name LIKE 'many-%';
 CREATE TABLE plain (id bigserial PRIMARY KEY, v int);

@@ -212,6 +212,8 @@ mod tests {
         };
         assert_eq!(state(token, "'{}'", r#"'{"v": 1}'"#), "22023");
         assert_eq!(state(token, r#"'{"v": 1}'"#, "'{}'"), "22023");
+        assert_eq!(state(token, "'[]'", r#"'{"v": 1}'"#), "22023");
+        assert_eq!(state(token, r#"'{"v": 1}'"#, "'null'"), "22023");
         assert_eq!(state(token, "NULL", r#"'{"v": 1}'"#), "22004");
         assert_eq!(state(token, r#"'{"v": 1}'"#, "NULL"), "22004");
         assert_eq!(state(token, r#"'{"nope": 1}'"#, r#"'{"v": 1}'"#), "42703");

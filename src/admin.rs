@@ -1,9 +1,9 @@
 //! What the views show, and what administrators do.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::policy::State;
 use crate::referee::{self, Mode, NameHash, Tag, Writer};
-use crate::store::{Leases, Shown};
+use crate::store::{Leases, Row, Shown};
 use crate::types::{Label, Text, Timestamp, Token};
 use crate::{checkpoint, fence, pg};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ pub struct Status {
     pub name: Text,
     pub state: State,
     pub holder: Option<Text>,
-    pub holder_role: Option<String>,
+    pub holder_role: Option<Text>,
     pub token: Token,
     pub acquired_at: Timestamp,
     pub expires_at: Option<Timestamp>,
@@ -47,7 +47,7 @@ pub fn status() -> Result<Vec<Status>> {
         rows.push(Status {
             state,
             holder: is_granted.then_some(holder),
-            holder_role: is_granted.then(|| row.role().to_string_lossy().into()),
+            holder_role: is_granted.then(|| Text(row.role().to_bytes().to_vec())),
             token: lease.token,
             acquired_at: row.acquired_at,
             expires_at: lease.expires_at,
@@ -93,30 +93,41 @@ pub fn writers() -> Result<Vec<Writing>> {
     Ok(rows)
 }
 
-fn may_see(row: &crate::store::Row) -> bool {
+fn may_see(row: &Row) -> bool {
     pg::is_member_of(row.role()) || pg::may_monitor()
 }
 
 /// Ends the sessions whose open transactions write under another token of the lease than the current one. With a token,
-/// for its holder; without, for administrators.
+/// for its holder; without, for administrators, and then also the session whose open transaction is changing the lease itself.
 pub fn evict(name: Label, token: Option<Token>) -> Result<Vec<i32>> {
     let hash = referee::hash(name);
     let leases = Leases::open_for_reading()?;
     if let Some(token) = token {
         fence::check(&leases, name, hash, token, None)?;
     }
-    let current = leases.find(name, hash).row.map(|row| row.lease);
+    let found = leases.find(name, hash);
     leases.close();
+    if found.row.as_ref().is_some_and(Row::is_mine) {
+        return Err(Error::EvictUncommitted);
+    }
     let is_stale = |writer: &Writer| {
-        writer.name == hash && !current.is_some_and(|lease| lease.is_current(writer.token))
+        writer.name == hash
+            && !found
+                .lease()
+                .is_some_and(|lease| lease.is_current(writer.token))
     };
-    let ended = referee::writers()
+    let mut pids: Vec<i32> = referee::writers()
         .iter()
         .filter(|writer| is_stale(writer))
         .filter_map(|writer| writer.pid)
-        .filter(|pid| *pid != std::process::id() as i32 && pg::terminate(*pid))
         .collect();
-    Ok(ended)
+    if let (None, Some(change)) = (token, &found.busy) {
+        pids.extend(pg::backend_of(change.by));
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    pids.retain(|pid| *pid != std::process::id() as i32 && pg::terminate(*pid));
+    Ok(pids)
 }
 
 /// Removes the names that nobody has used for `idle` microseconds; tells how many.

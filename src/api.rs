@@ -222,14 +222,14 @@ fn once(key: Option<Text>) -> bool {
 fn once_forget(older_than: Option<Interval>) -> i64 {
     or_raise((|| {
         pg::refuse_read_only("once_forget")?;
-        let age = idle(older_than, "age")?;
+        let age = age(older_than, "age")?;
         once::forget(pg::now().saturating_sub(age))
     })())
 }
 
-fn idle(given: Option<Interval>, what: &str) -> Result<i64> {
+fn age(given: Option<Interval>, what: &'static str) -> Result<i64> {
     let given = given.ok_or_else(|| Error::Null { what: what.into() })?;
-    wait_micros(Some(given)).map_err(|_| Error::IdleRange)
+    wait_micros(Some(given)).map_err(|_| Error::AgeRange { what })
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
@@ -262,7 +262,7 @@ fn lease_force_release(name: Option<Text>) -> bool {
 fn lease_prune(idle: Option<Interval>) -> i64 {
     or_raise((|| {
         pg::refuse_read_only("lease_prune")?;
-        admin::prune(self::idle(idle, "idle time")?)
+        admin::prune(age(idle, "idle time")?)
     })())
 }
 

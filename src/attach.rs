@@ -2,7 +2,7 @@
 //! here, with the rights of their caller.
 
 use crate::error::{Error, Result};
-use crate::types::{Kind, Label, MAX_TOKEN, Text, Token};
+use crate::types::{Kind, Label, Text, Token};
 use crate::{pg, table, token};
 use pgrx::prelude::*;
 use std::ffi::CStr;
@@ -23,7 +23,7 @@ struct Trigger {
 /// `fence_check()` as SQL names it, and its OID.
 pub struct Check<'a> {
     pub function: pg_sys::Oid,
-    pub schema: &'a str,
+    pub schema: &'a [u8],
 }
 
 /// The statements that put the fence on `target`; none if it is there already.
@@ -32,14 +32,14 @@ pub fn attach(
     target: pg_sys::Oid,
     lease: Option<&Text>,
     column: Option<&Text>,
-) -> Result<Vec<String>> {
+) -> Result<Vec<Text>> {
     let lease = Label::new(Kind::Lease, lease)?;
     may_fence(target)?;
     let column = column
         .map(|column| token_column(target, column))
         .transpose()?;
     let mut args = vec![lease.bytes().to_vec()];
-    args.extend(column.iter().map(|column| column.as_bytes().to_vec()));
+    args.extend(column.clone());
 
     let mut wanted = vec![Trigger {
         name: STATEMENT_TRIGGER.into(),
@@ -63,17 +63,16 @@ pub fn attach(
         return Ok(Vec::new());
     }
     let table = pg::qualified(&pg::table_name(target));
-    let mut statements: Vec<String> = present.iter().map(|t| drop_statement(t, &table)).collect();
-    statements.extend(
-        wanted
-            .iter()
-            .map(|t| create_statement(t, &table, check.schema)),
-    );
+    let schema = pg::to_utf8(check.schema)?;
+    let mut statements: Vec<Text> = present.iter().map(|t| drop_statement(t, &table)).collect();
+    for trigger in &wanted {
+        statements.push(create_statement(trigger, &table, &schema)?);
+    }
     Ok(statements)
 }
 
 /// The statements that take every fence off `target`.
-pub fn detach(check: &Check, target: pg_sys::Oid) -> Result<Vec<String>> {
+pub fn detach(check: &Check, target: pg_sys::Oid) -> Result<Vec<Text>> {
     must_own(target)?;
     let table = pg::qualified(&pg::table_name(target));
     Ok(triggers(check, target)
@@ -84,6 +83,16 @@ pub fn detach(check: &Check, target: pg_sys::Oid) -> Result<Vec<String>> {
 
 /// The lease that the table's fence names first.
 pub fn attached_lease(check: &Check, target: pg_sys::Oid) -> Result<Text> {
+    if pg::relation_kind(target).0 == 0 {
+        return Err(Error::NoTable {
+            oid: target.to_u32(),
+        });
+    }
+    if !pg::may_update(target) {
+        return Err(Error::MayNotUpdate {
+            relation: pg::table_name(target).table,
+        });
+    }
     let lease = triggers(check, target)
         .into_iter()
         .find_map(|t| t.args.into_iter().next());
@@ -92,22 +101,21 @@ pub fn attached_lease(check: &Check, target: pg_sys::Oid) -> Result<Text> {
     })
 }
 
-/// Rows that carry tokens of an earlier life of the database must not be above those to come.
-pub fn check_floor(target: pg_sys::Oid, highest: Option<i64>, raise: pg_sys::Oid) -> Result<()> {
-    let Some(highest) = highest.filter(|highest| *highest > 0) else {
-        return Ok(());
+/// Does a table carry tokens of an earlier life of the database, above those to come? An error for who may not raise the floor.
+pub fn is_ahead(target: pg_sys::Oid, highest: Option<i64>, may_raise: bool) -> Result<bool> {
+    let Some(found) = highest.map(Token) else {
+        return Ok(false);
     };
-    let found = Token(highest);
     if token::peek()? >= found {
-        return Ok(());
+        return Ok(false);
     }
-    if highest >= MAX_TOKEN || !pg::may_execute(raise) {
-        return Err(Error::TokensAhead {
-            relation: pg::table_name(target).table,
-            found,
-        });
+    if may_raise {
+        return Ok(true);
     }
-    token::raise_floor(found).map(|_| ())
+    Err(Error::TokensAhead {
+        relation: pg::table_name(target).table,
+        found,
+    })
 }
 
 fn may_fence(target: pg_sys::Oid) -> Result<()> {
@@ -120,6 +128,11 @@ fn may_fence(target: pg_sys::Oid) -> Result<()> {
     };
     let (kind, persistence) = pg::relation_kind(target);
     match kind {
+        0 => {
+            return Err(Error::NoTable {
+                oid: target.to_u32(),
+            });
+        }
         b'r' => {}
         b'p' => return refuse("Fences on partitioned tables are not supported yet."),
         b'v' | b'm' => return refuse("It is a view; fence the tables behind it."),
@@ -143,6 +156,11 @@ fn may_fence(target: pg_sys::Oid) -> Result<()> {
 }
 
 fn must_own(target: pg_sys::Oid) -> Result<()> {
+    if pg::relation_kind(target).0 == 0 {
+        return Err(Error::NoTable {
+            oid: target.to_u32(),
+        });
+    }
     if pg::owns_table(target) {
         return Ok(());
     }
@@ -151,15 +169,17 @@ fn must_own(target: pg_sys::Oid) -> Result<()> {
     })
 }
 
-fn token_column(target: pg_sys::Oid, column: &Text) -> Result<String> {
-    let shown = Label::known(&column.0).to_string();
+fn token_column(target: pg_sys::Oid, column: &Text) -> Result<Vec<u8>> {
+    let shown = pg::to_utf8(&column.0)?;
     match pg::column(target, &pg::c_string(&shown)?) {
         None => Err(Error::NoColumn {
             table: pg::table_name(target).table,
             column: shown,
         }),
-        Some((_, kind)) if kind != pg_sys::INT8OID => Err(Error::ColumnType { column: shown }),
-        Some(_) => Ok(shown),
+        Some((number, kind)) if kind != pg_sys::INT8OID || pg::is_generated(target, number) => {
+            Err(Error::ColumnType { column: shown })
+        }
+        Some(_) => Ok(column.0.clone()),
     }
 }
 
@@ -171,8 +191,8 @@ const DELETE: i16 = pg_sys::TRIGGER_TYPE_DELETE as i16;
 const UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
 const TRUNCATE: i16 = pg_sys::TRIGGER_TYPE_TRUNCATE as i16;
 
-fn create_statement(trigger: &Trigger, table: &str, schema: &str) -> String {
-    let events: Vec<&str> = [
+fn create_statement(trigger: &Trigger, table: &str, schema: &str) -> Result<Text> {
+    let events = [
         (INSERT, "INSERT"),
         (UPDATE, "UPDATE"),
         (DELETE, "DELETE"),
@@ -181,30 +201,31 @@ fn create_statement(trigger: &Trigger, table: &str, schema: &str) -> String {
     .into_iter()
     .filter(|(bit, _)| trigger.kind & bit != 0)
     .map(|(_, event)| event)
-    .collect();
-    let args: Vec<String> = trigger
+    .collect::<Vec<_>>()
+    .join(" OR ");
+    let level = if trigger.kind & ROW != 0 {
+        "ROW"
+    } else {
+        "STATEMENT"
+    };
+    let args = trigger
         .args
         .iter()
-        .map(|arg| pg::quote_literal(&String::from_utf8_lossy(arg)))
-        .collect();
-    format!(
-        "CREATE TRIGGER {} BEFORE {} ON {table} FOR EACH {} EXECUTE FUNCTION {schema}.fence_check({})",
+        .map(|arg| Ok(pg::quote_literal(&pg::to_utf8(arg)?)))
+        .collect::<Result<Vec<_>>>()?
+        .join(", ");
+    Ok(Text::of(&format!(
+        "CREATE TRIGGER {} BEFORE {events} ON {table} FOR EACH {level} \
+         EXECUTE FUNCTION {schema}.fence_check({args})",
         trigger.name,
-        events.join(" OR "),
-        if trigger.kind & ROW != 0 {
-            "ROW"
-        } else {
-            "STATEMENT"
-        },
-        args.join(", "),
-    )
+    )))
 }
 
-fn drop_statement(trigger: &Trigger, table: &str) -> String {
-    format!(
+fn drop_statement(trigger: &Trigger, table: &str) -> Text {
+    Text::of(&format!(
         "DROP TRIGGER {} ON {table}",
         pg::quote_identifier(&trigger.name)
-    )
+    ))
 }
 
 fn triggers(check: &Check, target: pg_sys::Oid) -> Vec<Trigger> {
@@ -224,7 +245,7 @@ fn triggers(check: &Check, target: pg_sys::Oid) -> Vec<Trigger> {
                 continue;
             }
             found.push(Trigger {
-                name: CStr::from_ptr(trigger.tgname).to_string_lossy().into(),
+                name: pg::shown(CStr::from_ptr(trigger.tgname).to_bytes()),
                 kind: trigger.tgtype,
                 enabled: trigger.tgenabled as u8 == pg_sys::TRIGGER_FIRES_ON_ORIGIN,
                 args: (0..trigger.tgnargs as usize)

@@ -14,6 +14,7 @@ const TABLE: Spec = Spec {
     table: c"lease_checkpoint",
     index: c"lease_checkpoint_pkey",
     key: [3, 1],
+    columns: COLUMNS,
 };
 
 const TOKEN: usize = 0;

@@ -19,6 +19,8 @@ pub enum Stale {
     Superseded { current: Token },
     /// Released or completed, by its holder or by force.
     Released,
+    /// Another transaction is acquiring or ending the lease, and was first.
+    Contested,
     /// The lease has never seen it.
     NeverGranted { current: Option<Token> },
 }
@@ -46,7 +48,7 @@ pub enum Error {
     WaitRange,
     #[error("waiting for a lease is not supported yet")]
     WaitUnsupported,
-    #[error("arrays of names and tokens must be one-dimensional and equally long")]
+    #[error("arrays of names and tokens must be equally long")]
     ArrayShape { names: usize, tokens: usize },
     #[error("fencing token {given} of lease \"{lease}\" is not current")]
     Stale {
@@ -86,10 +88,12 @@ pub enum Error {
     ReadOnly { function: &'static str },
     #[error("too many leases in one transaction")]
     LockTableFull,
+    #[error("cannot PREPARE a transaction that has extended lease \"{lease}\"")]
+    PreparedExtension { lease: String },
     #[error("token floor is out of range")]
     FloorRange,
-    #[error("idle time must be zero or more, without months or years")]
-    IdleRange,
+    #[error("{what} must be zero or more, without months or years")]
+    AgeRange { what: &'static str },
     #[error("fence_check() must be called as a trigger")]
     NotATrigger,
     #[error("trigger \"{trigger}\" of table \"{}\" does not fit fence_check()", table.table)]
@@ -100,19 +104,27 @@ pub enum Error {
     },
     #[error("column \"{column}\" of relation \"{table}\" does not exist")]
     NoColumn { table: String, column: String },
-    #[error("token column \"{column}\" must be of type bigint")]
+    #[error("token column \"{column}\" must be a bigint that can be written")]
     ColumnType { column: String },
     #[error("cannot fence \"{relation}\"")]
     NotFenceable {
         relation: String,
         what: &'static str,
     },
+    #[error("permission denied for table {relation}")]
+    MayNotUpdate { relation: String },
+    #[error("cannot evict under a grant that is not committed")]
+    EvictUncommitted,
     #[error("must be owner of table {relation}")]
     NotOwner { relation: String },
     #[error("table \"{relation}\" holds token {found}, which is above every granted one")]
     TokensAhead { relation: String, found: Token },
     #[error("table \"{relation}\" has no fence")]
     NotFenced { relation: String },
+    #[error("relation with OID {oid} does not exist")]
+    NoTable { oid: u32 },
+    #[error("{what} must be a JSON object")]
+    NotAnObject { what: &'static str },
     #[error("filter must not be empty")]
     EmptyFilter,
     #[error("changes must not be empty")]
@@ -121,6 +133,10 @@ pub enum Error {
     NoEquality { type_name: String },
     #[error("extension lock_ext is not installed in this database")]
     NotInstalled,
+    #[error("text is not valid in any encoding that lock_ext can name an object in")]
+    NotText,
+    #[error("the sequence of fencing tokens gives {given}, which is not above {last}")]
+    SequenceBehind { given: Token, last: Token },
     #[error("internal error of lock_ext: {0}")]
     Internal(&'static str),
 }
@@ -144,27 +160,33 @@ impl Error {
             | WaitRange
             | ArrayShape { .. }
             | FloorRange
-            | IdleRange
+            | AgeRange { .. }
             | EmptyFilter
             | EmptyChanges => Code::ERRCODE_INVALID_PARAMETER_VALUE,
-            WaitUnsupported => Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+            WaitUnsupported | PreparedExtension { .. } => Code::ERRCODE_FEATURE_NOT_SUPPORTED,
             Stale { .. }
             | Expired { .. }
             | RowIsNewer { .. }
             | NoToken { .. }
             | NotFenced { .. }
             | TokensAhead { .. } => Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-            ForeignLease { .. } | ForeignCheckpoint { .. } | NotOwner { .. } => {
-                Code::ERRCODE_INSUFFICIENT_PRIVILEGE
-            }
+            ForeignLease { .. }
+            | ForeignCheckpoint { .. }
+            | NotOwner { .. }
+            | MayNotUpdate { .. } => Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
             Standby { .. } | ReadOnly { .. } => Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
             LockTableFull => Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
             NotATrigger | TriggerShape { .. } => Code::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             NoColumn { .. } => Code::ERRCODE_UNDEFINED_COLUMN,
+            NoTable { .. } => Code::ERRCODE_UNDEFINED_TABLE,
+            NotAnObject { .. } => Code::ERRCODE_INVALID_PARAMETER_VALUE,
             ColumnType { .. } => Code::ERRCODE_DATATYPE_MISMATCH,
             NotFenceable { .. } => Code::ERRCODE_WRONG_OBJECT_TYPE,
             NoEquality { .. } => Code::ERRCODE_UNDEFINED_FUNCTION,
             NotInstalled => Code::ERRCODE_UNDEFINED_OBJECT,
+            EvictUncommitted => Code::ERRCODE_ACTIVE_SQL_TRANSACTION,
+            NotText => Code::ERRCODE_CHARACTER_NOT_IN_REPERTOIRE,
+            SequenceBehind { .. } => Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Internal(_) => Code::ERRCODE_INTERNAL_ERROR,
         }
     }
@@ -205,6 +227,9 @@ impl Error {
                         format!("token {current} was granted later")
                     }
                     self::Stale::Released => "it was released".into(),
+                    self::Stale::Contested => {
+                        "another transaction that is not committed yet takes the lease over or ends it".into()
+                    }
                     self::Stale::NeverGranted {
                         current: Some(current),
                     } => {
@@ -266,6 +291,12 @@ impl Error {
     fn hint(&self) -> Option<String> {
         use Error::*;
         Some(match self {
+            Stale {
+                why: self::Stale::NeverGranted { .. },
+                ..
+            } => "Use the token with the lease that granted it, and commit the transaction that \
+                 acquired it."
+                .into(),
             Stale { .. } => {
                 "Stop this worker: its lease is lost.  Acquire the lease again to go on.".into()
             }
@@ -287,6 +318,7 @@ impl Error {
             }
             Standby { .. } => "Connect to the primary server.".into(),
             ReadOnly { .. } => "Use a read-write transaction.".into(),
+            PreparedExtension { .. } => "Extend the lease in a transaction of its own.".into(),
             LockTableFull => "Write under fewer leases in one transaction, or raise \
                               max_locks_per_transaction."
                 .into(),
@@ -297,6 +329,10 @@ impl Error {
             NotFenced { .. } => "Name the lease, or call fence_attach first.".into(),
             EmptyFilter => "Use all_rows => true to change all rows of the table.".into(),
             NotInstalled => "Use CREATE EXTENSION lock_ext.".into(),
+            EvictUncommitted => "Commit the transaction that acquired the lease first.".into(),
+            SequenceBehind { .. } => {
+                "Give lock_ext.lease_token_seq back its INCREMENT 1 and CACHE 1.".into()
+            }
             _ => return None,
         })
     }
@@ -315,12 +351,12 @@ impl Error {
 /// Ends the statement, or the commit, with `error`.
 #[track_caller]
 pub fn raise(error: Error) -> ! {
-    let mut report = ErrorReport::new(error.code(), error.to_string(), "lock_ext");
+    let mut report = ErrorReport::new(error.code(), pg::message(error.to_string()), "lock_ext");
     if let Some(detail) = error.detail() {
-        report = report.set_detail(detail);
+        report = report.set_detail(pg::message(detail));
     }
     if let Some(hint) = error.hint() {
-        report = report.set_hint(hint);
+        report = report.set_hint(pg::message(hint));
     }
     let table = error.table();
     pg::amend_next_error(pg::Amendment {

@@ -36,6 +36,8 @@ struct Entry {
     token: Token,
     /// Declared by `lease_fence`: the writes that follow carry this token.
     carried: bool,
+    /// Carried now or before: the caller's role was checked.
+    declared: bool,
     /// From the first write on, a take-over shall wait.
     hold: bool,
     /// A write was allowed under the token, so the commit must check it.
@@ -99,6 +101,7 @@ impl Transaction {
                 hash,
                 token,
                 carried: false,
+                declared: false,
                 hold: false,
                 wrote: false,
                 settled: false,
@@ -165,8 +168,22 @@ pub fn carry_for_update(name: Label, token: Token) -> Result<Option<Token>> {
     Ok(before.map(|(token, _)| token))
 }
 
+/// After `fenced_update`: back to a token that this transaction has declared before, or to none.
+pub fn carry_again(name: Label, token: Option<Token>) {
+    let hash = referee::hash(name);
+    let declared = token.and_then(|token| {
+        with(|t| {
+            let mut entries = t.of_name(name, hash).map(|i| &t.entries[i]);
+            entries
+                .find(|e| e.token == token && e.declared)
+                .map(|e| (token, e.hold))
+        })
+    });
+    carry(name, declared);
+}
+
 /// Sets what the writes carry for a lease, None for nothing.
-pub fn carry(name: Label, what: Option<(Token, bool)>) {
+fn carry(name: Label, what: Option<(Token, bool)>) {
     let hash = referee::hash(name);
     with(|t| {
         let carried: Vec<Token> = t
@@ -180,6 +197,7 @@ pub fn carry(name: Label, what: Option<(Token, bool)>) {
         if let Some((token, hold)) = what {
             t.edit(name, hash, token, |entry| {
                 entry.carried = true;
+                entry.declared = true;
                 entry.hold |= hold;
             });
         }
@@ -197,7 +215,18 @@ pub fn carried(name: Label, hash: NameHash) -> Option<(Token, bool)> {
     })
 }
 
-/// A row as this transaction sees it: with what it has done and not written yet.
+/// A row as this transaction may rely on it: with the end that it has put off until its commit, but without an
+/// extension, which is in force only from the commit on.
+pub fn in_force(name: Label, hash: NameHash, lease: Option<&Lease>) -> Option<Lease> {
+    let seen = overlay(name, hash, lease)?;
+    if seen.expires_at.is_some() {
+        lease.copied()
+    } else {
+        Some(seen)
+    }
+}
+
+/// A row as this transaction sees it: with all that it has done and not written yet.
 pub fn overlay(name: Label, hash: NameHash, lease: Option<&Lease>) -> Option<Lease> {
     let lease = *lease?;
     let pending = with(|t| {
@@ -227,12 +256,12 @@ pub fn overlay(name: Label, hash: NameHash, lease: Option<&Lease>) -> Option<Lea
 
 /// Is the caller the role that holds the lease, or a member of it?
 pub fn check_role(name: Label, row: &Row) -> Result<()> {
-    if pg::is_member_of(row.role()) || pg::session_is_member_of(row.role()) {
+    if pg::is_member_of(row.role()) {
         return Ok(());
     }
     Err(Error::ForeignLease {
         lease: name.to_string(),
-        role: row.role().to_string_lossy().into(),
+        role: pg::shown(row.role().to_bytes()),
     })
 }
 
@@ -244,10 +273,23 @@ pub fn check(
     token: Token,
     table: Option<&TableName>,
 ) -> Result<()> {
+    let row = check_token(leases, name, hash, token, table)?;
+    row.as_ref().map_or(Ok(()), |row| check_role(name, row))
+}
+
+/// The same for a token whose role was checked when the transaction declared it: a foreign key's action, for one, runs as the owner
+/// of its table.
+pub fn check_token(
+    leases: &Leases,
+    name: Label,
+    hash: NameHash,
+    token: Token,
+    table: Option<&TableName>,
+) -> Result<Option<Row>> {
     let Found { row, .. } = leases.find(name, hash);
     let lease = overlay(name, hash, row.as_ref().map(|row| &row.lease));
     verdict(name, token, lease.as_ref(), false, table)?;
-    row.as_ref().map_or(Ok(()), |row| check_role(name, row))
+    Ok(row)
 }
 
 fn verdict(
@@ -386,6 +428,12 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
                 referee::lock(Tag::lease(entry.hash), Mode::RowShare)?;
             }
             if let Some(Pending::Extend { at, expires_at }) = pending {
+                if prepare {
+                    // The row would be kept from the heartbeats until COMMIT PREPARED.
+                    return Err(Error::PreparedExtension {
+                        lease: name.to_string(),
+                    });
+                }
                 settle_pending(leases, entry, Mode::Heartbeat, |row| {
                     // A later heartbeat may have been faster.
                     let later = row.lease.renewed_at > at;
@@ -403,20 +451,15 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
     }
 }
 
-/// Under RowShare: no grant begins to be written while we look.
+/// Under RowShare: no grant begins to be written while we look. One that is written and not decided yet is not waited for,
+/// as it may be idle.
 fn settle_write(leases: &Leases, name: Label, hash: NameHash, token: Token) -> Result<()> {
-    loop {
-        let found = leases.find(name, hash);
-        if let Some(change) = &found.busy
-            && !change.to.is_some_and(|to| to.is_current(token))
-            && found.lease().is_some_and(|lease| lease.is_current(token))
-        {
-            // A grant or a release that is written and not decided yet. A heartbeat would leave the token current.
-            pg::wait_for_end(change.by);
-            continue;
-        }
-        return verdict(name, token, found.lease(), true, None);
+    let found = leases.find(name, hash);
+    verdict(name, token, found.lease(), true, None)?;
+    if found.is_contested(token) {
+        return Err(stale(name, token, Stale::Contested, true, None));
     }
+    Ok(())
 }
 
 fn settle_pending(
@@ -428,40 +471,36 @@ fn settle_pending(
     let name = Label::known(&entry.name);
     let tag = Tag::lease(entry.hash);
     loop {
-        referee::lock(tag, mode)?;
+        match mode {
+            Mode::Exclusive => referee::lock_for_end(entry.hash)?,
+            mode => referee::lock(tag, mode)?,
+        }
         let found = leases.find(name, entry.hash);
         let judged = match mode {
             Mode::Heartbeat => overlay(name, entry.hash, found.lease()),
             _ => found.lease().copied(),
         };
-        match (found.row, found.busy) {
-            (Some(row), busy) if row.lease.is_current(entry.token) => {
-                if let Some(change) = busy {
-                    referee::unlock(tag, mode);
-                    pg::wait_for_end(change.by);
-                    continue;
-                }
-                // Ending an expired lease is allowed at all times, having written under it perhaps not.
-                if entry.wrote {
-                    verdict(name, entry.token, judged.as_ref(), true, None)?;
-                }
-                write(&row);
-                referee::unlock(tag, mode);
-                return Ok(());
+        let row = match &found.row {
+            Some(row) if row.lease.is_current(entry.token) && !found.is_contested(entry.token) => {
+                row
             }
-            (row, _) => {
-                return verdict(
-                    name,
-                    entry.token,
-                    row.map(|row| row.lease).as_ref(),
-                    true,
-                    None,
-                )
-                .and(Err(Error::Internal(
-                    "a stale token passed the check before the commit",
-                )));
+            _ => {
+                verdict(name, entry.token, found.lease(), true, None)?;
+                return Err(stale(name, entry.token, Stale::Contested, true, None));
             }
+        };
+        if let Some(heartbeat) = &found.busy {
+            referee::unlock(tag, mode);
+            pg::wait_for_end(heartbeat.by);
+            continue;
         }
+        // Ending an expired lease is allowed at all times, having written under it perhaps not.
+        if entry.wrote {
+            verdict(name, entry.token, judged.as_ref(), true, None)?;
+        }
+        write(row);
+        referee::unlock(tag, mode);
+        return Ok(());
     }
 }
 

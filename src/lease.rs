@@ -1,6 +1,6 @@
 //! Grant, extend, release, complete: lock, then read the clock, then decide, then write.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fence::{self, Pending};
 use crate::pg;
 use crate::policy::{self, Acquire};
@@ -54,7 +54,7 @@ impl Told {
 }
 
 fn decide(request: &Request, hash: NameHash, found: &Found) -> Acquire {
-    let lease = fence::overlay(request.name, hash, found.lease());
+    let lease = fence::in_force(request.name, hash, found.lease());
     policy::acquire(lease.as_ref(), pg::now(), request.id)
 }
 
@@ -174,7 +174,7 @@ pub fn end(name: Label, token: Token, completed_until: Option<Timestamp>) -> Res
 
 /// One change of a lease by its holder: at once, or, in an open transaction, before its commit.
 ///
-/// `decide` gets the row, the lease as this transaction sees it and the time; None changes nothing.
+/// `decide` gets the row, the lease as this transaction may rely on it and the time; None changes nothing.
 fn change<T>(
     leases: &Leases,
     name: Label,
@@ -185,9 +185,11 @@ fn change<T>(
     let hash = referee::hash(name);
     let tag = Tag::lease(hash);
     let judge = |found: &Found| {
-        let lease = fence::overlay(name, hash, found.lease());
+        let lease = fence::in_force(name, hash, found.lease());
         match (&found.row, lease) {
-            (Some(row), Some(lease)) => decide(row, &lease, pg::now()),
+            (Some(row), Some(lease)) if !found.is_contested(token) => {
+                decide(row, &lease, pg::now())
+            }
             _ => Ok(None),
         }
     };
@@ -197,41 +199,53 @@ fn change<T>(
         let Some((answer, pending)) = judge(&found)? else {
             return Ok(None);
         };
-        let is_mine = found.row.as_ref().is_some_and(Row::is_mine);
-        if pg::in_transaction_block() && !is_mine {
-            fence::defer(name, hash, token, pending);
-            return Ok(Some(answer));
+        match &found.row {
+            // Nobody else changes it before this transaction ends.
+            Some(row) if row.is_mine() => {
+                write(leases, name, hash, token, row, pending);
+                return Ok(Some(answer));
+            }
+            _ if pg::in_transaction_block() => {
+                fence::defer(name, hash, token, pending);
+                return Ok(Some(answer));
+            }
+            _ => {}
         }
     }
     loop {
-        referee::lock(tag, mode)?;
+        match mode {
+            Mode::Exclusive => referee::lock_for_end(hash)?,
+            mode => referee::lock(tag, mode)?,
+        }
         let found = leases.find(name, hash);
-        let Some((answer, pending)) = judge(&found)? else {
+        let decided = judge(&found)?;
+        if let (Some(_), Some(heartbeat)) = (&decided, &found.busy) {
             referee::unlock(tag, mode);
-            return Ok(None);
-        };
-        if let Some(other) = &found.busy {
-            // Somebody else's change that is being committed, such as another heartbeat.
-            referee::unlock(tag, mode);
-            pg::wait_for_end(other.by);
+            pg::wait_for_end(heartbeat.by);
             continue;
         }
-        let row = found
-            .row
-            .as_ref()
-            .ok_or(Error::Internal("a decision over no row"))?;
-        match pending {
-            Pending::Extend { at, expires_at } => leases.set_expiry(row, at, expires_at),
-            Pending::End {
-                at,
-                completed_until,
-            } => {
-                leases.end(row, at, completed_until);
-                fence::settled(name, hash, token);
+        let answer = match (decided, &found.row) {
+            (Some((answer, pending)), Some(row)) => {
+                write(leases, name, hash, token, row, pending);
+                Some(answer)
             }
-        }
+            _ => None,
+        };
         referee::unlock(tag, mode);
-        return Ok(Some(answer));
+        return Ok(answer);
+    }
+}
+
+fn write(leases: &Leases, name: Label, hash: NameHash, token: Token, row: &Row, what: Pending) {
+    match what {
+        Pending::Extend { at, expires_at } => leases.set_expiry(row, at, expires_at),
+        Pending::End {
+            at,
+            completed_until,
+        } => {
+            leases.end(row, at, completed_until);
+            fence::settled(name, hash, token);
+        }
     }
 }
 
@@ -241,7 +255,7 @@ pub fn is_current(name: Label, token: Token) -> Result<bool> {
     let leases = Leases::open_for_reading()?;
     let found = leases.find(name, hash);
     leases.close();
-    let lease = fence::overlay(name, hash, found.lease());
+    let lease = fence::in_force(name, hash, found.lease());
     let reliable = policy::is_reliable(lease.as_ref(), token, pg::now());
     if reliable && let Some(row) = &found.row {
         fence::check_role(name, row)?;
@@ -255,7 +269,7 @@ pub fn force_release(name: Label) -> Result<bool> {
     let tag = Tag::lease(hash);
     let leases = Leases::open()?;
     let forced = loop {
-        referee::lock(tag, Mode::Exclusive)?;
+        referee::lock_for_end(hash)?;
         let found = leases.find(name, hash);
         if let Some(other) = &found.busy {
             referee::unlock(tag, Mode::Exclusive);

@@ -10,6 +10,7 @@ const TABLE: Spec = Spec {
     table: c"once_key",
     index: c"once_key_pkey",
     key: [2, 0],
+    columns: COLUMNS,
 };
 
 const COLUMNS: usize = 2;

@@ -109,17 +109,77 @@ fn string(chars: *const c_char) -> String {
         return String::new();
     }
     // SAFETY: every caller passes a terminated string that the server allocated.
-    unsafe { CStr::from_ptr(chars) }
-        .to_string_lossy()
-        .into_owned()
+    shown(unsafe { CStr::from_ptr(chars) }.to_bytes())
+}
+
+fn encoding() -> pg_sys::pg_enc::Type {
+    // SAFETY: set once, when the backend connects.
+    unsafe { pg_sys::GetDatabaseEncoding() as pg_sys::pg_enc::Type }
+}
+
+/// Rust's strings are UTF-8, the server's are in the encoding of the database. SQL_ASCII is any bytes.
+fn needs_conversion() -> bool {
+    use pg_sys::pg_enc::*;
+    ![PG_UTF8, PG_SQL_ASCII].contains(&encoding())
+}
+
+/// A text of the server's as a string; an error if it cannot be told what its bytes mean.
+pub fn to_utf8(text: &[u8]) -> Result<String> {
+    if !needs_conversion() {
+        return String::from_utf8(text.to_vec()).map_err(|_| Error::NotText);
+    }
+    // SAFETY: the text is valid in the database's encoding; the result is terminated if it is another one.
+    unsafe {
+        let utf8 = pg_sys::pg_enc::PG_UTF8 as c_int;
+        let from = text.as_ptr().cast::<c_char>();
+        let converted = pg_sys::pg_server_to_any(from, text.len() as c_int, utf8);
+        if converted.cast_const() == from {
+            return String::from_utf8(text.to_vec()).map_err(|_| Error::NotText);
+        }
+        Ok(CStr::from_ptr(converted).to_string_lossy().into_owned())
+    }
+}
+
+/// The same for people's eyes, whatever the bytes are.
+pub fn shown(text: &[u8]) -> String {
+    to_utf8(text).unwrap_or_else(|_| String::from_utf8_lossy(text).into_owned())
+}
+
+/// A string in the encoding of the database.
+pub fn to_server(string: &str) -> Vec<u8> {
+    if !needs_conversion() || string.is_ascii() {
+        return string.as_bytes().to_vec();
+    }
+    // SAFETY: the string is valid UTF-8; a character that the encoding lacks is an error of the server's.
+    unsafe {
+        let utf8 = pg_sys::pg_enc::PG_UTF8 as c_int;
+        let from = string.as_ptr().cast::<c_char>();
+        let converted = pg_sys::pg_any_to_server(from, string.len() as c_int, utf8);
+        CStr::from_ptr(converted).to_bytes().to_vec()
+    }
+}
+
+/// A message as pgrx can send it: in a database of another encoding letters beyond ASCII are escaped.
+pub fn message(message: String) -> String {
+    if encoding() == pg_sys::pg_enc::PG_UTF8 || message.is_ascii() {
+        return message;
+    }
+    message.chars().fold(String::new(), |mut safe, c| {
+        if c.is_ascii() {
+            safe.push(c)
+        } else {
+            safe.extend(c.escape_unicode())
+        }
+        safe
+    })
 }
 
 pub fn c_string(value: &str) -> Result<CString> {
-    CString::new(value).map_err(|_| Error::Internal("a name holds a zero byte"))
+    CString::new(to_server(value)).map_err(|_| Error::Internal("a name holds a zero byte"))
 }
 
 pub fn quote_literal(value: &str) -> String {
-    match CString::new(value) {
+    match c_string(value) {
         // SAFETY: a terminated string, which is copied.
         Ok(value) => string(unsafe { pg_sys::quote_literal_cstr(value.as_ptr()) }),
         Err(_) => String::new(),
@@ -127,7 +187,7 @@ pub fn quote_literal(value: &str) -> String {
 }
 
 pub fn quote_identifier(value: &str) -> String {
-    match CString::new(value) {
+    match c_string(value) {
         // SAFETY: a terminated string that outlives the call.
         Ok(value) => string(unsafe { pg_sys::quote_identifier(value.as_ptr()) }),
         Err(_) => String::new(),
@@ -284,14 +344,21 @@ pub fn sequence_position(sequence: pg_sys::Oid) -> (i64, pg_sys::Oid) {
 }
 
 /// Sets a sequence to `least` if it stands lower, and tells where it stands.
+///
+/// Every transaction that draws locks the sequence against this mode until it ends. We try again and again instead of
+/// queueing, so that those who draw meanwhile do not wait behind us.
 pub fn raise_sequence(sequence: pg_sys::Oid, least: i64) -> i64 {
-    // SAFETY: the sequence exists. Every transaction that draws locks it against this mode, so that nobody draws between
-    // the look and the change; the lock stays until the transaction ends.
+    let mode = pg_sys::ShareRowExclusiveLock as pg_sys::LOCKMODE;
+    // SAFETY: the sequence exists.
+    while !unsafe { pg_sys::ConditionalLockRelationOid(sequence, mode) } {
+        check_for_interrupts();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let (current, owner) = sequence_position(sequence);
+    // SAFETY: nobody draws between the look and the change. setval checks privileges, which callers of ours need not have;
+    // an error restores the user by itself. What setval does is not undone by a rollback, so the lock need not stay.
     unsafe {
-        pg_sys::LockRelationOid(sequence, pg_sys::ShareRowExclusiveLock as pg_sys::LOCKMODE);
-        let (current, owner) = sequence_position(sequence);
         if current < least {
-            // setval checks privileges, which callers of ours need not have. An error restores the user by itself.
             let (mut user, mut context) = (pg_sys::InvalidOid, 0);
             pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
             pg_sys::SetUserIdAndSecContext(
@@ -307,8 +374,9 @@ pub fn raise_sequence(sequence: pg_sys::Oid, least: i64) -> i64 {
             );
             pg_sys::SetUserIdAndSecContext(user, context);
         }
-        current.max(least)
+        pg_sys::UnlockRelationOid(sequence, mode);
     }
+    current.max(least)
 }
 
 pub fn flush_wal(up_to: pg_sys::XLogRecPtr) {
@@ -341,14 +409,6 @@ pub fn is_member_of(role: &CStr) -> bool {
     }
     // SAFETY: both roles exist.
     user == oid || unsafe { pg_sys::is_member_of_role(user, oid) }
-}
-
-/// The same for the role that the session or SET ROLE chose: a trigger of a foreign key runs as the table's owner.
-pub fn session_is_member_of(role: &CStr) -> bool {
-    // SAFETY: a terminated string.
-    let oid = unsafe { pg_sys::get_role_oid(role.as_ptr(), true) };
-    // SAFETY: both roles exist.
-    oid != pg_sys::InvalidOid && unsafe { pg_sys::is_member_of_role(pg_sys::GetOuterUserId(), oid) }
 }
 
 pub fn owns_table(table: pg_sys::Oid) -> bool {
@@ -439,6 +499,12 @@ pub fn column(table: pg_sys::Oid, name: &CStr) -> Option<(i16, pg_sys::Oid)> {
     (number > 0).then(|| (number, unsafe { pg_sys::get_atttype(table, number) }))
 }
 
+/// Is the column computed by the table itself?
+pub fn is_generated(table: pg_sys::Oid, column: i16) -> bool {
+    // SAFETY: looks up the catalog.
+    unsafe { pg_sys::get_attgenerated(table, column) != 0 }
+}
+
 /// A type's name with its schema, as a cast needs it: without a length, and `bpchar` for what "char" alone cuts to one.
 pub fn type_name(oid: pg_sys::Oid) -> String {
     let flags = pg_sys::FORMAT_TYPE_TYPEMOD_GIVEN | pg_sys::FORMAT_TYPE_FORCE_QUALIFY;
@@ -493,6 +559,13 @@ pub fn terminate(pid: i32) -> bool {
     unsafe { kill(-pid, SIGTERM) == 0 || kill(pid, SIGTERM) == 0 }
 }
 
+/// The backend whose open transaction `xid` belongs to; None for a prepared one.
+pub fn backend_of(xid: pg_sys::TransactionId) -> Option<i32> {
+    // SAFETY: looks up the shared array of processes; zero for none.
+    let pid = unsafe { pg_sys::BackendXidGetPid(pg_sys::SubTransGetTopmostTransaction(xid)) };
+    (pid != 0).then_some(pid)
+}
+
 /// Is the caller a member of pg_monitor?
 pub fn may_monitor() -> bool {
     // SAFETY: the predefined role always exists.
@@ -504,25 +577,20 @@ pub fn may_monitor() -> bool {
     }
 }
 
-/// May the caller execute `signature`, such as `lock_ext.f(bigint)`?
-pub fn may_execute(function: pg_sys::Oid) -> bool {
-    // SAFETY: no preconditions.
-    let user = unsafe { pg_sys::GetUserId() };
-    #[cfg(feature = "pg15")]
+/// May the caller update the table, or a column of it?
+pub fn may_update(table: pg_sys::Oid) -> bool {
+    let update = pg_sys::ACL_UPDATE as pg_sys::AclMode;
     // SAFETY: an OID that does not exist is an error of the server's.
-    let result =
-        unsafe { pg_sys::pg_proc_aclcheck(function, user, pg_sys::ACL_EXECUTE as pg_sys::AclMode) };
-    #[cfg(not(feature = "pg15"))]
-    // SAFETY: an OID that does not exist is an error of the server's.
-    let result = unsafe {
-        pg_sys::object_aclcheck(
-            pg_sys::ProcedureRelationId,
-            function,
-            user,
-            pg_sys::ACL_EXECUTE as pg_sys::AclMode,
-        )
-    };
-    result == pg_sys::AclResult::ACLCHECK_OK
+    unsafe {
+        let user = pg_sys::GetUserId();
+        pg_sys::pg_class_aclcheck(table, user, update) == pg_sys::AclResult::ACLCHECK_OK
+            || pg_sys::pg_attribute_aclcheck_all(
+                table,
+                user,
+                update,
+                pg_sys::AclMaskHow::ACLMASK_ANY,
+            ) == pg_sys::AclResult::ACLCHECK_OK
+    }
 }
 
 /// Registers what `fence` does at the end of transactions and savepoints.

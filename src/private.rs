@@ -5,10 +5,10 @@ use crate::types::{Kind, Label, Text, Token};
 use crate::{admin, attach, fence, pg, update};
 use pgrx::prelude::*;
 
-fn check<'a>(function: Option<pg_sys::Oid>, schema: &'a Option<String>) -> attach::Check<'a> {
+fn check<'a>(function: Option<pg_sys::Oid>, schema: &'a Option<Text>) -> attach::Check<'a> {
     attach::Check {
         function: function.unwrap_or(pg_sys::InvalidOid),
-        schema: schema.as_deref().unwrap_or_default(),
+        schema: schema.as_ref().map_or(&[], |schema| schema.0.as_slice()),
     }
 }
 
@@ -31,7 +31,7 @@ pub mod lock_ext {
             name!(name, Text),
             name!(state, &'static str),
             name!(holder, Option<Text>),
-            name!(holder_role, Option<String>),
+            name!(holder_role, Option<Text>),
             name!(token, i64),
             name!(acquired_at, TimestampWithTimeZone),
             name!(expires_at, Option<TimestampWithTimeZone>),
@@ -81,11 +81,11 @@ pub mod lock_ext {
     #[pg_extern(volatile, parallel_unsafe)]
     fn attach_statements(
         function: Option<pg_sys::Oid>,
-        schema: Option<String>,
+        schema: Option<Text>,
         table: Option<pg_sys::Oid>,
         lease: Option<Text>,
         token_column: Option<Text>,
-    ) -> Vec<String> {
+    ) -> Vec<Text> {
         or_raise((|| {
             let check = check(function, &schema);
             attach::attach(
@@ -98,14 +98,18 @@ pub mod lock_ext {
     }
 
     #[pg_extern(volatile, parallel_unsafe)]
-    fn detach_statements(function: Option<pg_sys::Oid>, table: Option<pg_sys::Oid>) -> Vec<String> {
+    fn detach_statements(function: Option<pg_sys::Oid>, table: Option<pg_sys::Oid>) -> Vec<Text> {
         or_raise(target(table).and_then(|table| attach::detach(&check(function, &None), table)))
     }
 
     #[pg_extern(volatile, parallel_unsafe)]
-    fn check_floor(table: Option<pg_sys::Oid>, highest: Option<i64>, raise: Option<pg_sys::Oid>) {
-        let raise = raise.unwrap_or(pg_sys::InvalidOid);
-        or_raise(target(table).and_then(|table| attach::check_floor(table, highest, raise)))
+    fn tokens_are_ahead(
+        table: Option<pg_sys::Oid>,
+        highest: Option<i64>,
+        may_raise: Option<bool>,
+    ) -> bool {
+        let may_raise = may_raise == Some(true);
+        or_raise(target(table).and_then(|table| attach::is_ahead(table, highest, may_raise)))
     }
 
     #[pg_extern(volatile, parallel_unsafe)]
@@ -118,18 +122,20 @@ pub mod lock_ext {
     #[pg_extern(volatile, parallel_unsafe)]
     fn update_statement(
         table: Option<pg_sys::Oid>,
+        filter_type: Option<String>,
         filter: Option<Vec<Text>>,
         values: Option<Vec<Text>>,
+        changes_type: Option<String>,
         changes: Option<Vec<Text>>,
         all_rows: Option<bool>,
-    ) -> String {
+    ) -> Text {
         or_raise((|| {
             update::statement(
                 target(table)?,
-                filter.as_deref(),
+                filter_type.map(|_| filter.as_deref()),
                 values.as_deref().unwrap_or_default(),
-                changes.as_deref(),
-                all_rows == Some(true),
+                changes_type.map(|_| changes.as_deref()),
+                all_rows,
             )
         })())
     }
@@ -139,7 +145,7 @@ pub mod lock_ext {
         table: Option<pg_sys::Oid>,
         filter: Option<Vec<Text>>,
         changes: Option<Vec<Text>>,
-    ) -> String {
+    ) -> Text {
         let filter = filter.unwrap_or_default();
         let changes = changes.unwrap_or_default();
         or_raise(target(table).and_then(|table| update::conversion(table, &filter, &changes)))
@@ -159,7 +165,7 @@ pub mod lock_ext {
     #[pg_extern(volatile, parallel_unsafe)]
     fn carry_again(lease: Option<Text>, token: Option<i64>) {
         or_raise(Label::new(Kind::Lease, lease.as_ref()).map(|name| {
-            fence::carry(name, token.map(|token| (Token(token), false)));
+            fence::carry_again(name, token.map(Token));
         }))
     }
 }

@@ -168,6 +168,17 @@ pub fn try_lock_for_grant(name: NameHash) -> Result<bool> {
     Ok(true)
 }
 
+/// The lock for the end of a grant, which waits for who holds take-overs up as well. It waits where heartbeats do not queue.
+pub fn lock_for_end(name: NameHash) -> Result<()> {
+    if try_lock(Tag::lease(name), Mode::Exclusive)? {
+        return Ok(());
+    }
+    lock(Tag::hold(name), Mode::Exclusive)?;
+    lock(Tag::lease(name), Mode::Exclusive)?;
+    unlock(Tag::hold(name), Mode::Exclusive);
+    Ok(())
+}
+
 /// Shows that this transaction writes under a token of the lease.
 pub fn show_writer(name: NameHash, token: Token) -> Result<()> {
     lock(Tag::lease(name), Mode::AccessShare)?;

@@ -32,6 +32,7 @@ const TABLE: Spec = Spec {
     table: c"lease",
     index: c"lease_pkey",
     key: [column::NAME as i16, 0],
+    columns: COLUMNS,
 };
 
 pub struct Leases(Table);
@@ -69,6 +70,13 @@ pub struct Shown {
 impl Found {
     pub fn lease(&self) -> Option<&Lease> {
         self.row.as_ref().map(|row| &row.lease)
+    }
+
+    /// Is another transaction about to take `token` its lease away? It may still roll back, but nobody should wait for that: it may be
+    /// idle.
+    pub fn is_contested(&self, token: Token) -> bool {
+        let takes_away = |change: &Change| !change.to.is_some_and(|to| to.is_current(token));
+        self.busy.as_ref().is_some_and(takes_away)
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Spec {
     pub table: &'static CStr,
     pub index: &'static CStr,
     pub key: [i16; 2],
+    /// How many columns the table has.
+    pub columns: usize,
 }
 
 impl Spec {
@@ -129,6 +131,10 @@ impl Table {
         let (table, _) = spec.oids()?;
         // SAFETY: the OID exists, or the server raises an error.
         let relation = unsafe { pg_sys::table_open(table, mode as pg_sys::LOCKMODE) };
+        // SAFETY: the relation is open.
+        if unsafe { (*(*relation).rd_att).natts } as usize != spec.columns {
+            return Err(Error::Internal("a table of lock_ext was altered"));
+        }
         // A concurrent REINDEX may have given the index another OID until the lock was taken.
         let (_, index) = spec.oids()?;
         Ok(Table {
@@ -417,41 +423,55 @@ impl Table {
         pg::next_command();
     }
 
-    /// A version that did not fit on its page needs an index entry of its own.
+    /// A version that did not fit on its page needs entries of its own, in every index that is there: a concurrent REINDEX
+    /// builds a second one.
     ///
     /// # Safety
     /// `tuple` is a row of this table that was just written.
     unsafe fn index_version(&self, tuple: pg_sys::HeapTuple) {
-        let mut values = [pg_sys::Datum::null(); 2];
-        let mut nulls = [false; 2];
-        // SAFETY: as said; the key's columns are never null, and the index has no others.
+        // SAFETY: as said. Our indexes have plain columns only, so that no expression is evaluated.
         unsafe {
-            for (i, column) in self
-                .key
-                .iter()
-                .enumerate()
-                .filter(|(_, column)| **column > 0)
-            {
-                values[i] = pg_sys::SPI_getbinval(
-                    tuple,
-                    (*self.relation).rd_att,
-                    c_int::from(*column),
-                    &mut nulls[i],
-                );
-            }
-            let index =
-                pg_sys::index_open(self.index, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
-            pg_sys::index_insert(
-                index,
-                values.as_mut_ptr(),
-                nulls.as_mut_ptr(),
-                &mut (*tuple).t_self,
-                self.relation,
-                pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
-                true,
-                pg_sys::BuildIndexInfo(index),
+            let slot = pg_sys::MakeSingleTupleTableSlot(
+                (*self.relation).rd_att,
+                &raw const pg_sys::TTSOpsHeapTuple,
             );
-            pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+            pg_sys::ExecStoreHeapTuple(tuple, slot, false);
+            let indexes = pg_sys::RelationGetIndexList(self.relation);
+            for i in 0..pg_sys::list_length(indexes) {
+                let index = pg_sys::index_open(
+                    pg_sys::list_nth_oid(indexes, i),
+                    pg_sys::RowExclusiveLock as pg_sys::LOCKMODE,
+                );
+                let info = pg_sys::BuildIndexInfo(index);
+                if (*info).ii_ReadyForInserts {
+                    let mut values = [pg_sys::Datum::null(); pg_sys::INDEX_MAX_KEYS as usize];
+                    let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+                    pg_sys::FormIndexDatum(
+                        info,
+                        slot,
+                        std::ptr::null_mut(),
+                        values.as_mut_ptr(),
+                        nulls.as_mut_ptr(),
+                    );
+                    let unique = if (*(*index).rd_index).indisunique {
+                        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+                    } else {
+                        pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+                    };
+                    pg_sys::index_insert(
+                        index,
+                        values.as_mut_ptr(),
+                        nulls.as_mut_ptr(),
+                        &mut (*tuple).t_self,
+                        self.relation,
+                        unique,
+                        false,
+                        info,
+                    );
+                }
+                pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+            }
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
         }
     }
 

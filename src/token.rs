@@ -27,17 +27,33 @@ fn sequence() -> Result<pg_sys::Oid> {
 /// Draws a token above `last`, under the lock of the lease that `last` was granted by.
 pub fn draw(last: Option<Token>) -> Result<Drawn> {
     let sequence = sequence()?;
+    let last = last.unwrap_or(Token(0));
     let (mut number, mut logged) = pg::draw(sequence);
-    if last.is_some_and(|last| number <= last.0) {
-        // The sequence was set back, or the rows came from another database.
-        raise_floor(last.unwrap_or(Token(0)))?;
-        (number, logged) = pg::draw(sequence);
+    if number <= last.0 {
+        // The sequence was set back, the rows came from another database, or somebody gave it a CACHE, of which this
+        // session has to use up what it has.
+        raise_floor(last)?;
+        for _ in 0..MAX_CACHE {
+            (number, logged) = pg::draw(sequence);
+            if number > last.0 {
+                break;
+            }
+        }
+    }
+    if number <= last.0 {
+        return Err(Error::SequenceBehind {
+            given: Token(number),
+            last,
+        });
     }
     Ok(Drawn {
         token: Token(number),
         logged,
     })
 }
+
+/// How many numbers a session may have cached before we call it an error.
+const MAX_CACHE: usize = 1_000;
 
 /// The last token that was drawn, zero for none.
 pub fn peek() -> Result<Token> {

@@ -148,7 +148,7 @@ impl Call<'_> {
             // SAFETY: the trigger's name is terminated.
             let trigger = unsafe { CStr::from_ptr((*self.data.tg_trigger).tgname) };
             Error::TriggerShape {
-                trigger: trigger.to_string_lossy().into(),
+                trigger: pg::shown(trigger.to_bytes()),
                 table: table.clone(),
                 want,
             }
@@ -233,7 +233,7 @@ impl Call<'_> {
     fn column(&self, name: &CStr, table: &TableName) -> Result<Column> {
         // SAFETY: the trigger manager has the relation open.
         let relation = unsafe { (*self.data.tg_relation).rd_id };
-        let shown = name.to_string_lossy().into_owned();
+        let shown = pg::shown(name.to_bytes());
         match pg::column(relation, name) {
             None => Err(Error::NoColumn {
                 table: table.table.clone(),
@@ -351,7 +351,11 @@ impl Statement {
         let name = Label::known(&self.name.0);
         let hold = self.carried.is_some_and(|(_, hold)| hold);
         let leases = Leases::open()?;
-        fence::check(&leases, name, self.hash, token, Some(&self.table))?;
+        if self.carried.is_some() {
+            fence::check_token(&leases, name, self.hash, token, Some(&self.table))?;
+        } else {
+            fence::check(&leases, name, self.hash, token, Some(&self.table))?;
+        }
         fence::register(&leases, name, self.hash, token, hold)?;
         leases.close();
         self.allowed = Some(token);

@@ -26,6 +26,13 @@ pub type Timestamp = i64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text(pub Vec<u8>);
 
+impl Text {
+    /// A string of ours, for SQL.
+    pub fn of(string: &str) -> Self {
+        Text(pg::to_server(string))
+    }
+}
+
 /// What a [`Label`] names; the word that errors use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -75,7 +82,7 @@ impl<'a> Label<'a> {
 
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(self.0))
+        f.write_str(&pg::shown(self.0))
     }
 }
 

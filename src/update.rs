@@ -6,21 +6,29 @@
 
 use crate::error::{Error, Result};
 use crate::pg;
-use crate::types::{Label, Text};
+use crate::types::Text;
 use pgrx::prelude::*;
+
+/// The keys of a JSON object, None for another JSON value, and None of that for NULL.
+pub type Keys<'a> = Option<Option<&'a [Text]>>;
+
+fn keys<'a>(given: Keys<'a>, what: &'static str) -> Result<&'a [Text]> {
+    given
+        .ok_or_else(|| Error::Null { what: what.into() })?
+        .ok_or(Error::NotAnObject { what })
+}
 
 pub fn statement(
     target: pg_sys::Oid,
-    filter: Option<&[Text]>,
+    filter: Keys,
     values: &[Text],
-    changes: Option<&[Text]>,
-    all_rows: bool,
-) -> Result<String> {
-    let filter = filter.ok_or_else(|| Error::Null {
-        what: "filter".into(),
-    })?;
-    let changes = changes.ok_or_else(|| Error::Null {
-        what: "changes".into(),
+    changes: Keys,
+    all_rows: Option<bool>,
+) -> Result<Text> {
+    let filter = keys(filter, "filter")?;
+    let changes = keys(changes, "changes")?;
+    let all_rows = all_rows.ok_or_else(|| Error::Null {
+        what: "all_rows".into(),
     })?;
     if changes.is_empty() {
         return Err(Error::EmptyChanges);
@@ -55,11 +63,11 @@ pub fn statement(
             )
         };
     }
-    Ok(sql)
+    Ok(Text::of(&sql))
 }
 
 /// A statement that turns every value into its column's type, for an update that found no row and so has not.
-pub fn conversion(target: pg_sys::Oid, filter: &[Text], changes: &[Text]) -> Result<String> {
+pub fn conversion(target: pg_sys::Oid, filter: &[Text], changes: &[Text]) -> Result<Text> {
     let mut sources = Vec::new();
     for (parameter, names) in [("$1", filter), ("$2", changes)] {
         let columns = columns(target, names)?;
@@ -71,7 +79,7 @@ pub fn conversion(target: pg_sys::Oid, filter: &[Text], changes: &[Text]) -> Res
             ));
         }
     }
-    Ok(format!("SELECT FROM {}", sources.join(", ")))
+    Ok(Text::of(&format!("SELECT FROM {}", sources.join(", "))))
 }
 
 struct Column {
@@ -89,7 +97,7 @@ fn columns(target: pg_sys::Oid, names: &[Text]) -> Result<Vec<Column>> {
     names
         .iter()
         .map(|name| {
-            let shown = Label::known(&name.0).to_string();
+            let shown = pg::to_utf8(&name.0)?;
             let (_, oid) =
                 pg::column(target, &pg::c_string(&shown)?).ok_or_else(|| Error::NoColumn {
                     table: pg::table_name(target).table,

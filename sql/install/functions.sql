@@ -17,7 +17,9 @@ DECLARE
 BEGIN
     IF token_column IS NOT NULL THEN
         EXECUTE pg_catalog.format('SELECT pg_catalog.max(%I) FROM %s', token_column, target) INTO highest;
-        PERFORM lock_ext.check_floor(target, highest, raise_floor);
+        IF lock_ext.tokens_are_ahead(target, highest, pg_catalog.has_function_privilege(raise_floor, 'EXECUTE')) THEN
+            PERFORM @extschema@.lease_raise_token_floor(highest);
+        END IF;
     END IF;
     FOREACH statement IN ARRAY statements LOOP
         EXECUTE statement;
@@ -43,14 +45,19 @@ CREATE FUNCTION fenced_update(target regclass, token bigint, filter jsonb, chang
     LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     AS $$
 DECLARE
+    filter_type CONSTANT pg_catalog.text := pg_catalog.jsonb_typeof(filter);
+    changes_type CONSTANT pg_catalog.text := pg_catalog.jsonb_typeof(changes);
     filtered CONSTANT pg_catalog.text[] :=
-        CASE WHEN filter IS NOT NULL THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(filter)) END;
+        CASE WHEN filter_type OPERATOR(pg_catalog.=) 'object'
+        THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(filter)) END;
+    compared CONSTANT pg_catalog.text[] :=
+        CASE WHEN filter_type OPERATOR(pg_catalog.=) 'object'
+        THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(pg_catalog.jsonb_strip_nulls(filter))) END;
     changed CONSTANT pg_catalog.text[] :=
-        CASE WHEN changes IS NOT NULL THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(changes)) END;
-    not_null CONSTANT pg_catalog.text[] :=
-        ARRAY(SELECT pg_catalog.jsonb_object_keys(pg_catalog.jsonb_strip_nulls(filter)));
+        CASE WHEN changes_type OPERATOR(pg_catalog.=) 'object'
+        THEN ARRAY(SELECT pg_catalog.jsonb_object_keys(changes)) END;
     statement CONSTANT pg_catalog.text :=
-        lock_ext.update_statement(target, filtered, not_null, changed, all_rows);
+        lock_ext.update_statement(target, filter_type, filtered, compared, changes_type, changed, all_rows);
     carried CONSTANT bigint := lock_ext.carry(lease, token);
     updated bigint;
 BEGIN

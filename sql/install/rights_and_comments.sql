@@ -110,9 +110,9 @@ COMMENT ON FUNCTION once_forget(interval) IS
 
 COMMENT ON FUNCTION lease_evict(text, bigint) IS
 'For the present holder: ends the sessions whose open transactions still write under another token of the lease, and gives their process ids. Such a transaction cannot commit, but it keeps its row locks until it ends.
-Errors: LX001 if the token is not current, 22004 for NULL, 22023, 22001, 25006, 42501. Locks: none.';
+Errors: LX001 if the token is not current, 25001 if its grant is not committed, 22004 for NULL, 22023, 22001, 25006, 42501. Locks: none.';
 COMMENT ON FUNCTION lease_evict(text) IS
-'The same without a token, for administrators. Not for PUBLIC.';
+'The same without a token, for administrators; ends also the session whose open transaction is acquiring, extending or ending the lease. Not for PUBLIC.';
 COMMENT ON FUNCTION lease_force_release(text) IS
 'Ends the grant or the completion of a lease, whoever holds it: true if there was one. Its token is refused from then on. Not for PUBLIC. Errors: 22004 for NULL, 22023, 22001, 25006. Locks: as lease_release.';
 COMMENT ON FUNCTION lease_prune(interval) IS
@@ -147,9 +147,9 @@ COMMENT ON FUNCTION lock_ext.status() IS 'rows of lease_status';
 COMMENT ON FUNCTION lock_ext.writers() IS 'rows of lease_writer';
 COMMENT ON FUNCTION lock_ext.attach_statements(oid, text, oid, text, text) IS 'statements that fence_attach executes';
 COMMENT ON FUNCTION lock_ext.detach_statements(oid, oid) IS 'statements that fence_detach executes';
-COMMENT ON FUNCTION lock_ext.check_floor(oid, bigint, oid) IS 'lets fence_attach raise the token floor, or refuse';
+COMMENT ON FUNCTION lock_ext.tokens_are_ahead(oid, bigint, boolean) IS 'tells fence_attach whether to raise the token floor';
 COMMENT ON FUNCTION lock_ext.attached_lease(oid, oid) IS 'lease that a table is fenced by';
-COMMENT ON FUNCTION lock_ext.update_statement(oid, text[], text[], text[], boolean) IS 'statement that fenced_update executes';
+COMMENT ON FUNCTION lock_ext.update_statement(oid, text, text[], text[], text, text[], boolean) IS 'statement that fenced_update executes';
 COMMENT ON FUNCTION lock_ext.conversion_statement(oid, text[], text[]) IS 'statement that lets fenced_update refuse a value although it found no row';
 COMMENT ON FUNCTION lock_ext.carry(text, bigint) IS 'lets the writes of fenced_update carry a token; gives what they carried before';
 COMMENT ON FUNCTION lock_ext.carry_again(text, bigint) IS 'restores what the writes carried before fenced_update';
