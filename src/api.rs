@@ -4,6 +4,7 @@
 //! each is said once, in `sql/install/comments.sql`.
 
 use crate::error::{Error, Result, or_raise};
+use crate::lease::When;
 use crate::types::{Jsonb, Kind, Label, Text, Token, Ttl, wait_micros};
 use crate::{admin, checkpoint, fence, lease, once, pg, token};
 use pgrx::datum::TimestampWithTimeZone;
@@ -21,6 +22,14 @@ fn request<'a>(
         ttl: Ttl::new(ttl)?,
         id: id.map(|id| *id.as_bytes()),
     })
+}
+
+fn when(fcinfo: pg_sys::FunctionCallInfo) -> When {
+    if pg::is_whole_statement(fcinfo) {
+        When::Now
+    } else {
+        When::Commit
+    }
 }
 
 fn tenure(name: &Option<Text>, token: Option<i64>) -> Result<(Label<'_>, Token)> {
@@ -51,20 +60,25 @@ fn lease_elect(
     holder: Option<Text>,
     ttl: Option<Interval>,
     token: default!(Option<i64>, "NULL"),
+    fcinfo: pg_sys::FunctionCallInfo,
 ) -> Option<i64> {
     or_raise((|| {
         pg::refuse_read_only("lease_elect")?;
         let request = request(&name, &holder, ttl, None)?;
-        Ok(lease::elect(&request, token.map(Token))?.map(|token| token.0))
+        Ok(lease::elect(&request, token.map(Token), when(fcinfo))?.map(|token| token.0))
     })())
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn lease_extend(name: Option<Text>, token: Option<i64>) -> Option<TimestampWithTimeZone> {
+fn lease_extend(
+    name: Option<Text>,
+    token: Option<i64>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Option<TimestampWithTimeZone> {
     or_raise((|| {
         pg::refuse_read_only("lease_extend")?;
         let (name, token) = tenure(&name, token)?;
-        Ok(lease::extend(name, token, None)?.map(pg::timestamptz))
+        Ok(lease::extend(name, token, None, when(fcinfo))?.map(pg::timestamptz))
     })())
 }
 
@@ -73,11 +87,12 @@ fn lease_extend_for(
     name: Option<Text>,
     token: Option<i64>,
     ttl: Option<Interval>,
+    fcinfo: pg_sys::FunctionCallInfo,
 ) -> Option<TimestampWithTimeZone> {
     or_raise((|| {
         pg::refuse_read_only("lease_extend")?;
         let (name, token) = tenure(&name, token)?;
-        Ok(lease::extend(name, token, Some(Ttl::new(ttl)?))?.map(pg::timestamptz))
+        Ok(lease::extend(name, token, Some(Ttl::new(ttl)?), when(fcinfo))?.map(pg::timestamptz))
     })())
 }
 
@@ -87,6 +102,7 @@ fn extend_many(
     names: Option<Vec<Option<Text>>>,
     tokens: Option<Vec<Option<i64>>>,
     ttl: Option<Ttl>,
+    when: When,
 ) -> Result<Vec<Extended>> {
     pg::refuse_read_only("lease_extend_many")?;
     let names = names.ok_or_else(|| Error::Null {
@@ -106,7 +122,7 @@ fn extend_many(
         .zip(&tokens)
         .map(|(name, token)| tenure(name, *token))
         .collect::<Result<_>>()?;
-    let expiries = lease::extend_many(&tenures, ttl)?;
+    let expiries = lease::extend_many(&tenures, ttl, when)?;
     Ok(names
         .into_iter()
         .zip(tokens)
@@ -119,6 +135,7 @@ fn extend_many(
 fn lease_extend_many(
     names: Option<Vec<Option<Text>>>,
     tokens: Option<Vec<Option<i64>>>,
+    fcinfo: pg_sys::FunctionCallInfo,
 ) -> TableIterator<
     'static,
     (
@@ -127,7 +144,7 @@ fn lease_extend_many(
         name!(expires_at, Option<TimestampWithTimeZone>),
     ),
 > {
-    TableIterator::new(or_raise(extend_many(names, tokens, None)))
+    TableIterator::new(or_raise(extend_many(names, tokens, None, when(fcinfo))))
 }
 
 #[pg_extern(volatile, parallel_unsafe, name = "lease_extend_many")]
@@ -135,6 +152,7 @@ fn lease_extend_many_for(
     names: Option<Vec<Option<Text>>>,
     tokens: Option<Vec<Option<i64>>>,
     ttl: Option<Interval>,
+    fcinfo: pg_sys::FunctionCallInfo,
 ) -> TableIterator<
     'static,
     (
@@ -143,16 +161,16 @@ fn lease_extend_many_for(
         name!(expires_at, Option<TimestampWithTimeZone>),
     ),
 > {
-    let rows = Ttl::new(ttl).and_then(|ttl| extend_many(names, tokens, Some(ttl)));
+    let rows = Ttl::new(ttl).and_then(|ttl| extend_many(names, tokens, Some(ttl), when(fcinfo)));
     TableIterator::new(or_raise(rows))
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn lease_release(name: Option<Text>, token: Option<i64>) -> bool {
+fn lease_release(name: Option<Text>, token: Option<i64>, fcinfo: pg_sys::FunctionCallInfo) -> bool {
     or_raise((|| {
         pg::refuse_read_only("lease_release")?;
         let (name, token) = tenure(&name, token)?;
-        lease::end(name, token, None)
+        lease::end(name, token, None, when(fcinfo))
     })())
 }
 
@@ -161,6 +179,7 @@ fn lease_complete(
     name: Option<Text>,
     token: Option<i64>,
     until: default!(Option<TimestampWithTimeZone>, "'infinity'"),
+    fcinfo: pg_sys::FunctionCallInfo,
 ) -> bool {
     or_raise((|| {
         pg::refuse_read_only("lease_complete")?;
@@ -168,7 +187,7 @@ fn lease_complete(
         let until = until.ok_or_else(|| Error::Null {
             what: "end of the completion".into(),
         })?;
-        lease::end(name, token, Some(until.into_inner()))
+        lease::end(name, token, Some(until.into_inner()), when(fcinfo))
     })())
 }
 

@@ -10,7 +10,7 @@
 //!
 //! # What holders do in an open transaction
 //!
-//! A heartbeat, a release or a completion between BEGIN and COMMIT answers at once, and is written before the commit,
+//! A heartbeat, a release or a completion between BEGIN and COMMIT, or inside of a longer statement, answers at once, and is written before the commit,
 //! under the same check. Were it written at once, a client that freezes before its COMMIT would hold the row and
 //! nobody could take the lease over, time to live or not. Until then only this transaction sees it ([`overlay`]).
 //!
@@ -45,6 +45,8 @@ struct Entry {
     /// Written, and nobody can be granted the lease before this transaction ends: no second check.
     settled: bool,
     pending: Option<Pending>,
+    /// The nesting level of the savepoint that the journal has this entry for, zero for none.
+    journaled: i32,
 }
 
 /// What is written before the commit.
@@ -106,6 +108,7 @@ impl Transaction {
                 wrote: false,
                 settled: false,
                 pending: None,
+                journaled: 0,
             });
             self.by_name
                 .entry(hash)
@@ -113,9 +116,10 @@ impl Transaction {
                 .push(self.entries.len() - 1);
             self.entries.len() - 1
         });
-        if level > 1 {
+        if level > 1 && self.entries[index].journaled < level {
             let before = found.map(|i| self.entries[i].clone());
             self.journal.push((level, index, before));
+            self.entries[index].journaled = level;
         }
         let entry = &mut self.entries[index];
         let wrote = entry.wrote;
@@ -519,13 +523,15 @@ pub fn savepoint_rolled_back(level: i32) {
 
 pub fn savepoint_released(level: i32) {
     with(|t| {
-        for (at, ..) in t
+        let parent = if level == 2 { 0 } else { level - 1 };
+        for (at, index, _) in t
             .journal
             .iter_mut()
             .rev()
             .take_while(|(at, ..)| *at >= level)
         {
             *at = level - 1;
+            t.entries[*index].journaled = parent;
         }
         if level == 2 {
             t.journal.clear();

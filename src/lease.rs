@@ -16,6 +16,15 @@ pub struct Request<'a> {
     pub id: Option<[u8; 16]>,
 }
 
+/// When a holder's change of its lease is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The transaction ends with this call, so its answer can be exact.
+    Now,
+    /// The transaction may stay open, and must not hold the row meanwhile.
+    Commit,
+}
+
 /// A token, or None: somebody else holds the lease, or it is completed.
 ///
 /// A refusal is decided by a look at the row and costs nothing else. Only who sees the lease free takes the lock and looks again.
@@ -105,9 +114,9 @@ fn grant(leases: &Leases, request: &Request, hash: NameHash) -> Result<Option<To
 }
 
 /// With the current token the heartbeat of its holder, else a try to become it.
-pub fn elect(request: &Request, token: Option<Token>) -> Result<Option<Token>> {
+pub fn elect(request: &Request, token: Option<Token>, when: When) -> Result<Option<Token>> {
     if let Some(token) = token
-        && extend(request.name, token, Some(request.ttl))?.is_some()
+        && extend(request.name, token, Some(request.ttl), when)?.is_some()
     {
         return Ok(Some(token));
     }
@@ -115,15 +124,24 @@ pub fn elect(request: &Request, token: Option<Token>) -> Result<Option<Token>> {
 }
 
 /// The expiry now in force, or None: the lease is lost.
-pub fn extend(name: Label, token: Token, ttl: Option<Ttl>) -> Result<Option<Timestamp>> {
+pub fn extend(
+    name: Label,
+    token: Token,
+    ttl: Option<Ttl>,
+    when: When,
+) -> Result<Option<Timestamp>> {
     let leases = Leases::open()?;
-    let expiry = extend_in(&leases, name, token, ttl)?;
+    let expiry = extend_in(&leases, name, token, ttl, when)?;
     leases.close();
     Ok(expiry)
 }
 
 /// The same for many, in one order everywhere.
-pub fn extend_many(tenures: &[(Label, Token)], ttl: Option<Ttl>) -> Result<Vec<Option<Timestamp>>> {
+pub fn extend_many(
+    tenures: &[(Label, Token)],
+    ttl: Option<Ttl>,
+    when: When,
+) -> Result<Vec<Option<Timestamp>>> {
     let leases = Leases::open()?;
     let mut order: Vec<usize> = (0..tenures.len()).collect();
     order.sort_by_cached_key(|i| (referee::hash(tenures[*i].0), tenures[*i].1));
@@ -131,7 +149,7 @@ pub fn extend_many(tenures: &[(Label, Token)], ttl: Option<Ttl>) -> Result<Vec<O
     for i in order {
         pg::check_for_interrupts();
         let (name, token) = tenures[i];
-        expiries[i] = extend_in(&leases, name, token, ttl)?;
+        expiries[i] = extend_in(&leases, name, token, ttl, when)?;
     }
     leases.close();
     Ok(expiries)
@@ -142,43 +160,64 @@ fn extend_in(
     name: Label,
     token: Token,
     ttl: Option<Ttl>,
+    when: When,
 ) -> Result<Option<Timestamp>> {
-    change(leases, name, token, Mode::Heartbeat, |row, lease, at| {
-        let Some(expires_at) = policy::extend(Some(lease), token, at, ttl) else {
-            return Ok(None);
-        };
-        fence::check_role(name, row)?;
-        Ok(Some((expires_at, Pending::Extend { at, expires_at })))
-    })
+    change(
+        leases,
+        name,
+        token,
+        when,
+        Mode::Heartbeat,
+        |row, lease, at| {
+            let Some(expires_at) = policy::extend(Some(lease), token, at, ttl) else {
+                return Ok(None);
+            };
+            fence::check_role(name, row)?;
+            Ok(Some((expires_at, Pending::Extend { at, expires_at })))
+        },
+    )
 }
 
 /// True if `token` was current; from then on it is refused. Nobody acquires the lease before `completed_until`.
-pub fn end(name: Label, token: Token, completed_until: Option<Timestamp>) -> Result<bool> {
+pub fn end(
+    name: Label,
+    token: Token,
+    completed_until: Option<Timestamp>,
+    when: When,
+) -> Result<bool> {
     let leases = Leases::open()?;
-    let ended = change(&leases, name, token, Mode::Exclusive, |row, lease, at| {
-        if !policy::may_end(Some(lease), token) {
-            return Ok(None);
-        }
-        fence::check_role(name, row)?;
-        Ok(Some((
-            true,
-            Pending::End {
-                at,
-                completed_until,
-            },
-        )))
-    })?;
+    let ended = change(
+        &leases,
+        name,
+        token,
+        when,
+        Mode::Exclusive,
+        |row, lease, at| {
+            if !policy::may_end(Some(lease), token) {
+                return Ok(None);
+            }
+            fence::check_role(name, row)?;
+            Ok(Some((
+                true,
+                Pending::End {
+                    at,
+                    completed_until,
+                },
+            )))
+        },
+    )?;
     leases.close();
     Ok(ended.unwrap_or(false))
 }
 
-/// One change of a lease by its holder: at once, or, in an open transaction, before its commit.
+/// One change of a lease by its holder.
 ///
 /// `decide` gets the row, the lease as this transaction may rely on it and the time; None changes nothing.
 fn change<T>(
     leases: &Leases,
     name: Label,
     token: Token,
+    when: When,
     mode: Mode,
     decide: impl Fn(&Row, &policy::Lease, Timestamp) -> Result<Option<(T, Pending)>>,
 ) -> Result<Option<T>> {
@@ -194,7 +233,7 @@ fn change<T>(
         }
     };
     // Who has lost is told without a lock: strangers must not hold up the holder's commits.
-    if pg::in_transaction_block() || mode == Mode::Exclusive {
+    if when == When::Commit || mode == Mode::Exclusive {
         let found = leases.find(name, hash);
         let Some((answer, pending)) = judge(&found)? else {
             return Ok(None);
@@ -205,7 +244,7 @@ fn change<T>(
                 write(leases, name, hash, token, row, pending);
                 return Ok(Some(answer));
             }
-            _ if pg::in_transaction_block() => {
+            _ if when == When::Commit => {
                 fence::defer(name, hash, token, pending);
                 return Ok(Some(answer));
             }

@@ -218,6 +218,44 @@ pub fn in_transaction_block() -> bool {
     unsafe { pg_sys::IsTransactionBlock() }
 }
 
+/// Is the client's statement, outside of a transaction block, nothing but this function call? Then the transaction ends when
+/// the call does. Anything else may go on for as long as it likes: a function around it, a block, what comes after it in the statement.
+pub fn is_whole_statement(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    if in_transaction_block() {
+        return false;
+    }
+    // SAFETY: the call's information and the portal that runs it are valid while the call lasts. The executor keeps the
+    // expression of the call as it stands in the plan, so the same pointer means the same call.
+    unsafe {
+        let call = (*(*fcinfo).flinfo).fn_expr;
+        let portal = pg_sys::ActivePortal;
+        if call.is_null() || portal.is_null() || pg_sys::list_length((*portal).stmts) != 1 {
+            return false;
+        }
+        let statement = pg_sys::list_nth((*portal).stmts, 0).cast::<pg_sys::PlannedStmt>();
+        let plan = (*statement).planTree;
+        if plan.is_null() || !(*plan).lefttree.is_null() {
+            return false;
+        }
+        let only = |list: *mut pg_sys::List| {
+            (pg_sys::list_length(list) == 1).then(|| pg_sys::list_nth(list, 0))
+        };
+        let found = match (*plan).type_ {
+            pg_sys::NodeTag::T_Result => only((*plan).targetlist).map(|entry| {
+                (*entry.cast::<pg_sys::TargetEntry>())
+                    .expr
+                    .cast::<pg_sys::Node>()
+            }),
+            pg_sys::NodeTag::T_FunctionScan => {
+                only((*plan.cast::<pg_sys::FunctionScan>()).functions)
+                    .map(|function| (*function.cast::<pg_sys::RangeTblFunction>()).funcexpr)
+            }
+            _ => None,
+        };
+        found == Some(call)
+    }
+}
+
 /// 1 outside of savepoints, one more in each.
 pub fn nest_level() -> i32 {
     // SAFETY: no preconditions.

@@ -42,6 +42,8 @@ impl Spec {
 
 thread_local! {
     static KNOWN: RefCell<Vec<(&'static CStr, pg_sys::Oid, pg_sys::Oid)>> = const { RefCell::new(Vec::new()) };
+    /// Tables whose indexes are known to be plain.
+    static VERIFIED: RefCell<Vec<pg_sys::Oid>> = const { RefCell::new(Vec::new()) };
     static PLACES: RefCell<Vec<(u64, pg_sys::ItemPointerData)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -54,8 +56,30 @@ pub fn relation_changed(oid: pg_sys::Oid) {
         let mut known = known.borrow_mut();
         if oid == pg_sys::InvalidOid || known.iter().any(|k| k.1 == oid || k.2 == oid) {
             known.clear();
+            VERIFIED.with(|verified| verified.borrow_mut().clear());
         }
     });
+}
+
+/// An index over an expression, or for some of the rows, would have to be kept by the executor.
+fn verify_indexes(relation: pg_sys::Relation) -> Result<()> {
+    // SAFETY: the relation is open and locked.
+    let is_plain = unsafe {
+        let indexes = pg_sys::RelationGetIndexList(relation);
+        (0..pg_sys::list_length(indexes)).all(|i| {
+            let mode = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+            let index = pg_sys::index_open(pg_sys::list_nth_oid(indexes, i), mode);
+            let is_plain = pg_sys::RelationGetIndexExpressions(index).is_null()
+                && pg_sys::RelationGetIndexPredicate(index).is_null();
+            pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+            is_plain
+        })
+    };
+    if is_plain {
+        Ok(())
+    } else {
+        Err(Error::Internal("a table of lock_ext was given an index"))
+    }
 }
 
 /// Where the row of a name was last; a hint that is checked.
@@ -134,6 +158,10 @@ impl Table {
         // SAFETY: the relation is open.
         if unsafe { (*(*relation).rd_att).natts } as usize != spec.columns {
             return Err(Error::Internal("a table of lock_ext was altered"));
+        }
+        if !VERIFIED.with(|verified| verified.borrow().contains(&table)) {
+            verify_indexes(relation)?;
+            VERIFIED.with(|verified| verified.borrow_mut().push(table));
         }
         // A concurrent REINDEX may have given the index another OID until the lock was taken.
         let (_, index) = spec.oids()?;

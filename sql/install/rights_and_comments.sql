@@ -51,7 +51,7 @@ Arguments, errors and locks as for lease_acquire and lease_extend.';
 
 COMMENT ON FUNCTION lease_extend(text, bigint) IS
 'Extends a lease by the time to live of its grant: gives the new expiry, now plus that time, or NULL: the lease is lost (superseded, released, completed, expired, never granted).
-It never acquires and never changes the token. In an open transaction the answer comes at once and takes hold with the commit; if the token is superseded by then, the commit fails (LX001).
+It never acquires and never changes the token. Unless it is a statement of its own in autocommit, the answer comes at once and takes hold with the commit; if the token is superseded by then, the commit fails (LX001).
 Errors: 22004 for NULL, 22023, 22001, 25006, 42501 if the lease is another role''s. Locks: waits for another change of the same lease that is being committed, never for transactions that write under it.';
 
 COMMENT ON FUNCTION lease_extend(text, bigint, interval) IS
@@ -64,7 +64,7 @@ COMMENT ON FUNCTION lease_extend_many(text[], bigint[], interval) IS
 
 COMMENT ON FUNCTION lease_release(text, bigint) IS
 'Releases a lease: true if the token was current, also when expired; false otherwise, and nothing changes. From then on the token is refused as a fence.
-In an open transaction the answer comes at once and takes hold with the commit; if the token is superseded by then, the commit fails (LX001). What the same transaction wrote before stays allowed.
+Unless it is a statement of its own in autocommit, the answer comes at once and takes hold with the commit; if the token is superseded by then, the commit fails (LX001). What the same transaction wrote before stays allowed.
 Errors: 22004 for NULL, 22023, 22001, 25006, 42501. Locks: waits for transactions that wrote under the lease and are just committing, and for one that holds it (lease_fence with hold).';
 
 COMMENT ON FUNCTION lease_complete(text, bigint, timestamptz) IS
