@@ -69,17 +69,10 @@ mod tests {
     fn a_token_that_is_not_current_cannot_be_declared() {
         let token = fenced("");
         for other in [token - 1, token + 1, 0, -1] {
-            assert_eq!(
-                sqlstate(&format!("SELECT lease_fence('l', {other})")),
-                "LX001",
-                "{other}"
-            );
+            assert_eq!(sqlstate(&format!("SELECT lease_fence('l', {other})")), "LX001", "{other}");
         }
         assert_eq!(sqlstate("SELECT lease_fence('l', NULL)"), "22004");
-        assert_eq!(
-            sqlstate(&format!("SELECT lease_fence('other', {token})")),
-            "LX001"
-        );
+        assert_eq!(sqlstate(&format!("SELECT lease_fence('other', {token})")), "LX001");
     }
 
     #[pg_test]
@@ -99,16 +92,10 @@ mod tests {
     fn the_token_column_carries_the_token() {
         let token = fenced(", 'token'");
         assert_eq!(sqlstate("INSERT INTO t VALUES (1, 0)"), "LX003");
-        assert_eq!(
-            sqlstate(&format!("INSERT INTO t VALUES (1, 0, {})", token + 1)),
-            "LX001"
-        );
+        assert_eq!(sqlstate(&format!("INSERT INTO t VALUES (1, 0, {})", token + 1)), "LX001");
         run(&format!("INSERT INTO t VALUES (1, 0, {token})"));
         assert_eq!(sqlstate("UPDATE t SET v = 1"), "LX003");
-        assert_eq!(
-            sqlstate(&format!("UPDATE t SET v = 1, token = {}", token - 1)),
-            "LX001"
-        );
+        assert_eq!(sqlstate(&format!("UPDATE t SET v = 1, token = {}", token - 1)), "LX001");
         run(&format!("UPDATE t SET v = 1, token = {token}"));
         assert_eq!(sqlstate("DELETE FROM t"), "LX003");
         assert_eq!(sqlstate("TRUNCATE t"), "LX003");
@@ -131,10 +118,7 @@ mod tests {
         let token = fenced(", 'token'");
         run(&format!("SELECT lease_fence('l', {token})"));
         run("INSERT INTO t VALUES (1, 0, NULL), (2, 0, 12345)");
-        assert_eq!(
-            one(&format!("SELECT count(*) FROM t WHERE token = {token}")),
-            Some(2i64)
-        );
+        assert_eq!(one(&format!("SELECT count(*) FROM t WHERE token = {token}")), Some(2i64));
         run("DELETE FROM t WHERE id = 2");
         run("TRUNCATE t");
     }
@@ -177,10 +161,7 @@ mod tests {
         assert_eq!(update(r#"{"id": 1}"#, r#"{"v": 5}"#, ""), Some(1));
         assert_eq!(update(r#"{"v": null}"#, r#"{"v": 6}"#, ""), Some(1));
         assert_eq!(update(r#"{"id": 99}"#, r#"{"v": 7}"#, ""), Some(0));
-        assert_eq!(
-            update(r#"{"v": 0, "id": 3}"#, r#"{"v": null, "id": 4}"#, ", 'l'"),
-            Some(1)
-        );
+        assert_eq!(update(r#"{"v": 0, "id": 3}"#, r#"{"v": null, "id": 4}"#, ", 'l'"), Some(1));
         assert_eq!(update("{}", r#"{"v": 8}"#, ", all_rows => true"), Some(3));
         assert_eq!(
             one("SELECT string_agg(id || '=' || v, ' ' ORDER BY id) FROM t"),
@@ -191,14 +172,10 @@ mod tests {
     #[pg_test]
     fn fenced_update_leaves_the_transaction_carrying_what_it_did_before() {
         let token = fenced("");
-        run(&format!(
-            "SELECT fenced_update('t', {token}, '{{\"id\": 1}}', '{{\"v\": 1}}')"
-        ));
+        run(&format!("SELECT fenced_update('t', {token}, '{{\"id\": 1}}', '{{\"v\": 1}}')"));
         assert_eq!(sqlstate("INSERT INTO t VALUES (9, 0)"), "LX003");
         run(&format!("SELECT lease_fence('l', {token})"));
-        run(&format!(
-            "SELECT fenced_update('t', {token}, '{{\"id\": 1}}', '{{\"v\": 1}}')"
-        ));
+        run(&format!("SELECT fenced_update('t', {token}, '{{\"id\": 1}}', '{{\"v\": 1}}')"));
         run("INSERT INTO t VALUES (9, 0)");
     }
 
@@ -206,9 +183,7 @@ mod tests {
     fn fenced_update_says_what_is_wrong() {
         let token = fenced("");
         let state = |token: i64, filter: &str, changes: &str| {
-            sqlstate(&format!(
-                "SELECT fenced_update('t', {token}, {filter}, {changes})"
-            ))
+            sqlstate(&format!("SELECT fenced_update('t', {token}, {filter}, {changes})"))
         };
         assert_eq!(state(token, "'{}'", r#"'{"v": 1}'"#), "22023");
         assert_eq!(state(token, r#"'{"v": 1}'"#, "'{}'"), "22023");
@@ -225,10 +200,7 @@ mod tests {
             "22004"
         );
         run("CREATE TABLE u (id int)");
-        assert_eq!(
-            sqlstate("SELECT fenced_update('u', 1, '{\"id\": 1}', '{\"id\": 1}')"),
-            "55000"
-        );
+        assert_eq!(sqlstate("SELECT fenced_update('u', 1, '{\"id\": 1}', '{\"id\": 1}')"), "55000");
     }
 
     #[pg_test]
@@ -250,9 +222,7 @@ mod tests {
             Some(r#"123456789012345678901234567890.5|\x00ff|{a,NULL,b'c}|{"k": [1]}|[5,7)"#)
         );
         assert_eq!(
-            sqlstate(&format!(
-                r#"SELECT fenced_update('t', {token}, '{{"j": 1}}', '{{"v": 1}}')"#
-            )),
+            sqlstate(&format!(r#"SELECT fenced_update('t', {token}, '{{"j": 1}}', '{{"v": 1}}')"#)),
             "42883"
         );
         assert_eq!(
@@ -304,11 +274,7 @@ mod tests {
             ("'lock_ext.lease', 'l'", "42809"),
             ("NULL, 'l'", "22004"),
         ] {
-            assert_eq!(
-                sqlstate(&format!("SELECT fence_attach({target})")),
-                code,
-                "{target}"
-            );
+            assert_eq!(sqlstate(&format!("SELECT fence_attach({target})")), code, "{target}");
         }
         run("DROP TABLE c");
         for (target, code) in [
@@ -317,11 +283,7 @@ mod tests {
             ("'t', 'l', 'nope'", "42703"),
             ("'t', 'l', 'token'", "42804"),
         ] {
-            assert_eq!(
-                sqlstate(&format!("SELECT fence_attach({target})")),
-                code,
-                "{target}"
-            );
+            assert_eq!(sqlstate(&format!("SELECT fence_attach({target})")), code, "{target}");
         }
     }
 
@@ -347,17 +309,11 @@ mod tests {
         let token = token.unwrap_or(0);
         run("SELECT fence_attach('t', 'l')");
         run("SELECT pg_sleep(0.01)");
-        assert_eq!(
-            one(&format!("SELECT lease_is_current('l', {token})")),
-            Some(false)
-        );
+        assert_eq!(one(&format!("SELECT lease_is_current('l', {token})")), Some(false));
         run(&format!("SELECT lease_fence('l', {token})"));
         run("INSERT INTO t VALUES (1)");
         run("SET LOCAL lock_ext.strict_expiry = on");
         assert_eq!(sqlstate("INSERT INTO t VALUES (1)"), "LX002");
-        assert_eq!(
-            sqlstate(&format!("SELECT lease_fence('l', {token})")),
-            "LX002"
-        );
+        assert_eq!(sqlstate(&format!("SELECT lease_fence('l', {token})")), "LX002");
     }
 }

@@ -13,9 +13,7 @@ mod tests {
     }
 
     fn state(name: &str) -> Option<String> {
-        one(&format!(
-            "SELECT max(state) FROM lease_status WHERE name = '{name}'"
-        ))
+        one(&format!("SELECT max(state) FROM lease_status WHERE name = '{name}'"))
     }
 
     #[pg_test]
@@ -41,11 +39,7 @@ mod tests {
         assert!(token.is_some());
         assert_eq!(one(again), token);
         assert_eq!(acquire("a"), None);
-        Spi::run(&format!(
-            "SELECT lease_release('a', {})",
-            token.unwrap_or(0)
-        ))
-        .expect("runs");
+        Spi::run(&format!("SELECT lease_release('a', {})", token.unwrap_or(0))).expect("runs");
         assert_ne!(one(again), token);
     }
 
@@ -55,10 +49,7 @@ mod tests {
         assert_eq!(state("a").as_deref(), Some("held"));
         let current = format!("SELECT lease_is_current('a', {token})");
         assert_eq!(one(&current), Some(true));
-        assert_eq!(
-            one(&format!("SELECT lease_complete('a', {token})")),
-            Some(true)
-        );
+        assert_eq!(one(&format!("SELECT lease_complete('a', {token})")), Some(true));
         assert_eq!(one(&current), Some(false));
         assert_eq!(state("a").as_deref(), Some("completed"));
         assert_eq!(acquire("a"), None);
@@ -94,18 +85,9 @@ mod tests {
                 one::<bool>(&format!("SELECT lease_extend('a', {other}) IS NULL")),
                 Some(true)
             );
-            assert_eq!(
-                one(&format!("SELECT lease_release('a', {other})")),
-                Some(false)
-            );
-            assert_eq!(
-                one(&format!("SELECT lease_complete('a', {other})")),
-                Some(false)
-            );
-            assert_eq!(
-                one(&format!("SELECT lease_is_current('a', {other})")),
-                Some(false)
-            );
+            assert_eq!(one(&format!("SELECT lease_release('a', {other})")), Some(false));
+            assert_eq!(one(&format!("SELECT lease_complete('a', {other})")), Some(false));
+            assert_eq!(one(&format!("SELECT lease_is_current('a', {other})")), Some(false));
         }
         assert_eq!(state("a").as_deref(), Some("held"));
     }
@@ -126,32 +108,21 @@ mod tests {
         let token: Option<i64> = one("SELECT lease_elect('l', 'n1', '1 min')");
         assert!(token.is_some());
         let token = token.unwrap_or(0);
-        assert_eq!(
-            one(&format!("SELECT lease_elect('l', 'n1', '1 min', {token})")),
-            Some(token)
-        );
+        assert_eq!(one(&format!("SELECT lease_elect('l', 'n1', '1 min', {token})")), Some(token));
         assert_eq!(one::<i64>("SELECT lease_elect('l', 'n2', '1 min')"), None);
         assert_eq!(
-            one::<i64>(&format!(
-                "SELECT lease_elect('l', 'n2', '1 min', {})",
-                token + 1
-            )),
+            one::<i64>(&format!("SELECT lease_elect('l', 'n2', '1 min', {})", token + 1)),
             None
         );
     }
 
     #[pg_test]
     fn the_last_checkpoint_is_read_and_none_is_null() {
-        assert_eq!(
-            one::<bool>("SELECT lease_checkpoint('a') IS NULL"),
-            Some(true)
-        );
+        assert_eq!(one::<bool>("SELECT lease_checkpoint('a') IS NULL"), Some(true));
         let token = acquire("a").expect("free");
         for n in 1..3 {
-            Spi::run(&format!(
-                "SELECT lease_checkpoint('a', {token}, '{{\"n\": {n}}}')"
-            ))
-            .expect("runs");
+            Spi::run(&format!("SELECT lease_checkpoint('a', {token}, '{{\"n\": {n}}}')"))
+                .expect("runs");
             assert_eq!(
                 one(&format!("SELECT lease_checkpoint('a') = '{{\"n\": {n}}}'")),
                 Some(true)
@@ -162,14 +133,9 @@ mod tests {
     #[pg_test]
     fn a_checkpoint_keeps_numbers_that_no_float_holds() {
         let token = acquire("a").expect("free");
-        Spi::run(&format!(
-            "SELECT lease_checkpoint('a', {token}, '{{\"n\": 1e1000}}')"
-        ))
-        .expect("runs");
-        assert_eq!(
-            one("SELECT (lease_checkpoint('a') ->> 'n')::numeric = 1e1000"),
-            Some(true)
-        );
+        Spi::run(&format!("SELECT lease_checkpoint('a', {token}, '{{\"n\": 1e1000}}')"))
+            .expect("runs");
+        assert_eq!(one("SELECT (lease_checkpoint('a') ->> 'n')::numeric = 1e1000"), Some(true));
     }
 
     #[pg_test]
@@ -202,10 +168,7 @@ mod tests {
         assert_eq!(one("SELECT lease_prune('1 d')"), Some(0i64));
         assert_eq!(one("SELECT lease_prune('0')"), Some(1i64));
         assert_eq!(state("a"), None);
-        assert_eq!(
-            one::<bool>("SELECT lease_checkpoint('a') IS NULL"),
-            Some(true)
-        );
+        assert_eq!(one::<bool>("SELECT lease_checkpoint('a') IS NULL"), Some(true));
         assert!(acquire("a").expect("free") > token);
     }
 
@@ -247,16 +210,15 @@ mod tests {
 
     #[pg_test]
     fn every_object_has_a_comment_and_no_table_is_open_to_public() {
-        let bare: Option<String> = one(
-            "SELECT string_agg(pg_describe_object(classid, objid, 0), ', ')
+        let bare: Option<String> =
+            one("SELECT string_agg(pg_describe_object(classid, objid, 0), ', ')
                FROM pg_depend
               WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
                 AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lock_ext')
                 AND classid IN ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_namespace'::regclass)
                 AND obj_description(objid, classid::regclass::name) IS NULL
                 AND pg_describe_object(classid, objid, 0) NOT LIKE '%tests.%'
-                AND pg_describe_object(classid, objid, 0) <> 'schema tests'",
-        );
+                AND pg_describe_object(classid, objid, 0) <> 'schema tests'");
         assert_eq!(bare, None);
         let columns: Option<i64> = one(
             "SELECT count(*) FROM pg_attribute

@@ -5,7 +5,8 @@ use crate::policy::State;
 use crate::referee::{self, Mode, NameHash, Tag, Writer};
 use crate::store::{Leases, Row, Shown};
 use crate::types::{Label, Text, Timestamp, Token};
-use crate::{checkpoint, fence, pg};
+use crate::{catalog, pg};
+use crate::{checkpoint, fence};
 use std::collections::HashMap;
 
 /// A lease as `lease_status` shows it.
@@ -94,7 +95,7 @@ pub fn writers() -> Result<Vec<Writing>> {
 }
 
 fn may_see(row: &Row) -> bool {
-    pg::is_member_of(row.role()) || pg::may_monitor()
+    catalog::is_member_of(row.role()) || catalog::may_monitor()
 }
 
 /// Ends the sessions whose open transactions write under another token of the lease than the current one. With a token,
@@ -111,10 +112,7 @@ pub fn evict(name: Label, token: Option<Token>) -> Result<Vec<i32>> {
         return Err(Error::EvictUncommitted);
     }
     let is_stale = |writer: &Writer| {
-        writer.name == hash
-            && !found
-                .lease()
-                .is_some_and(|lease| lease.is_current(writer.token))
+        writer.name == hash && !found.lease().is_some_and(|lease| lease.is_current(writer.token))
     };
     let mut pids: Vec<i32> = referee::writers()
         .iter()

@@ -5,8 +5,9 @@
 
 use crate::error::{Error, Result, or_raise};
 use crate::lease::When;
+use crate::pg;
 use crate::types::{Jsonb, Kind, Label, Text, Token, Ttl, wait_micros};
-use crate::{admin, checkpoint, fence, lease, once, pg, token};
+use crate::{admin, checkpoint, fence, lease, once, token};
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 
@@ -25,11 +26,7 @@ fn request<'a>(
 }
 
 fn when(fcinfo: pg_sys::FunctionCallInfo) -> When {
-    if pg::is_whole_statement(fcinfo) {
-        When::Now
-    } else {
-        When::Commit
-    }
+    if pg::is_whole_statement(fcinfo) { When::Now } else { When::Commit }
 }
 
 fn tenure(name: &Option<Text>, token: Option<i64>) -> Result<(Label<'_>, Token)> {
@@ -105,17 +102,10 @@ fn extend_many(
     when: When,
 ) -> Result<Vec<Extended>> {
     pg::refuse_read_only("lease_extend_many")?;
-    let names = names.ok_or_else(|| Error::Null {
-        what: "array of lease names".into(),
-    })?;
-    let tokens = tokens.ok_or_else(|| Error::Null {
-        what: "array of fencing tokens".into(),
-    })?;
+    let names = names.ok_or_else(|| Error::Null { what: "array of lease names".into() })?;
+    let tokens = tokens.ok_or_else(|| Error::Null { what: "array of fencing tokens".into() })?;
     if names.len() != tokens.len() {
-        return Err(Error::ArrayShape {
-            names: names.len(),
-            tokens: tokens.len(),
-        });
+        return Err(Error::ArrayShape { names: names.len(), tokens: tokens.len() });
     }
     let tenures: Vec<(Label, Token)> = names
         .iter()
@@ -184,9 +174,7 @@ fn lease_complete(
     or_raise((|| {
         pg::refuse_read_only("lease_complete")?;
         let (name, token) = tenure(&name, token)?;
-        let until = until.ok_or_else(|| Error::Null {
-            what: "end of the completion".into(),
-        })?;
+        let until = until.ok_or_else(|| Error::Null { what: "end of the completion".into() })?;
         lease::end(name, token, Some(until.into_inner()), when(fcinfo))
     })())
 }
@@ -205,9 +193,7 @@ fn lease_checkpoint(name: Option<Text>, token: Option<i64>, state: Option<Jsonb>
     or_raise((|| {
         pg::refuse_read_only("lease_checkpoint")?;
         let (name, token) = tenure(&name, token)?;
-        let state = state.ok_or_else(|| Error::Null {
-            what: "checkpoint".into(),
-        })?;
+        let state = state.ok_or_else(|| Error::Null { what: "checkpoint".into() })?;
         checkpoint::save(name, token, state)
     })())
 }
@@ -222,9 +208,7 @@ fn lease_fence(name: Option<Text>, token: Option<i64>, hold: default!(Option<boo
     or_raise((|| {
         pg::refuse_on_standby("lease_fence")?;
         let (name, token) = tenure(&name, token)?;
-        let hold = hold.ok_or_else(|| Error::Null {
-            what: "hold".into(),
-        })?;
+        let hold = hold.ok_or_else(|| Error::Null { what: "hold".into() })?;
         fence::declare(name, token, hold)
     })())
 }
@@ -289,9 +273,7 @@ fn lease_prune(idle: Option<Interval>) -> i64 {
 fn lease_raise_token_floor(floor: Option<i64>) -> i64 {
     or_raise((|| {
         pg::refuse_read_only("lease_raise_token_floor")?;
-        let floor = floor.map(Token).ok_or_else(|| Error::Null {
-            what: "token floor".into(),
-        })?;
+        let floor = floor.map(Token).ok_or_else(|| Error::Null { what: "token floor".into() })?;
         token::raise_floor(floor).map(|token| token.0)
     })())
 }

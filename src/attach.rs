@@ -3,7 +3,8 @@
 
 use crate::error::{Error, Result};
 use crate::types::{Kind, Label, Text, Token};
-use crate::{pg, table, token};
+use crate::{catalog, text};
+use crate::{table, token};
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
@@ -35,9 +36,7 @@ pub fn attach(
 ) -> Result<Vec<Text>> {
     let lease = Label::new(Kind::Lease, lease)?;
     may_fence(target)?;
-    let column = column
-        .map(|column| token_column(target, column))
-        .transpose()?;
+    let column = column.map(|column| token_column(target, column)).transpose()?;
     let mut args = vec![lease.bytes().to_vec()];
     args.extend(column.clone());
 
@@ -62,8 +61,8 @@ pub fn attach(
     if present == wanted {
         return Ok(Vec::new());
     }
-    let table = pg::qualified(&pg::table_name(target));
-    let schema = pg::to_utf8(check.schema)?;
+    let table = catalog::qualified(&catalog::table_name(target));
+    let schema = text::to_utf8(check.schema)?;
     let mut statements: Vec<Text> = present.iter().map(|t| drop_statement(t, &table)).collect();
     for trigger in &wanted {
         statements.push(create_statement(trigger, &table, &schema)?);
@@ -74,31 +73,20 @@ pub fn attach(
 /// The statements that take every fence off `target`.
 pub fn detach(check: &Check, target: pg_sys::Oid) -> Result<Vec<Text>> {
     must_own(target)?;
-    let table = pg::qualified(&pg::table_name(target));
-    Ok(triggers(check, target)
-        .iter()
-        .map(|trigger| drop_statement(trigger, &table))
-        .collect())
+    let table = catalog::qualified(&catalog::table_name(target));
+    Ok(triggers(check, target).iter().map(|trigger| drop_statement(trigger, &table)).collect())
 }
 
 /// The lease that the table's fence names first.
 pub fn attached_lease(check: &Check, target: pg_sys::Oid) -> Result<Text> {
-    if pg::relation_kind(target).0 == 0 {
-        return Err(Error::NoTable {
-            oid: target.to_u32(),
-        });
+    if catalog::relation_kind(target).0 == 0 {
+        return Err(Error::NoTable { oid: target.to_u32() });
     }
-    if !pg::may_update(target) {
-        return Err(Error::MayNotUpdate {
-            relation: pg::table_name(target).table,
-        });
+    if !catalog::may_update(target) {
+        return Err(Error::MayNotUpdate { relation: catalog::table_name(target).table });
     }
-    let lease = triggers(check, target)
-        .into_iter()
-        .find_map(|t| t.args.into_iter().next());
-    lease.map(Text).ok_or_else(|| Error::NotFenced {
-        relation: pg::table_name(target).table,
-    })
+    let lease = triggers(check, target).into_iter().find_map(|t| t.args.into_iter().next());
+    lease.map(Text).ok_or_else(|| Error::NotFenced { relation: catalog::table_name(target).table })
 }
 
 /// Does a table carry tokens of an earlier life of the database, above those to come? An error for who may not raise the floor.
@@ -112,26 +100,16 @@ pub fn is_ahead(target: pg_sys::Oid, highest: Option<i64>, may_raise: bool) -> R
     if may_raise {
         return Ok(true);
     }
-    Err(Error::TokensAhead {
-        relation: pg::table_name(target).table,
-        found,
-    })
+    Err(Error::TokensAhead { relation: catalog::table_name(target).table, found })
 }
 
 fn may_fence(target: pg_sys::Oid) -> Result<()> {
-    let name = pg::table_name(target);
-    let refuse = |what| {
-        Err(Error::NotFenceable {
-            relation: name.table.clone(),
-            what,
-        })
-    };
-    let (kind, persistence) = pg::relation_kind(target);
+    let name = catalog::table_name(target);
+    let refuse = |what| Err(Error::NotFenceable { relation: name.table.clone(), what });
+    let (kind, persistence) = catalog::relation_kind(target);
     match kind {
         0 => {
-            return Err(Error::NoTable {
-                oid: target.to_u32(),
-            });
+            return Err(Error::NoTable { oid: target.to_u32() });
         }
         b'r' => {}
         b'p' => return refuse("Fences on partitioned tables are not supported yet."),
@@ -139,7 +117,7 @@ fn may_fence(target: pg_sys::Oid) -> Result<()> {
         b'f' => return refuse("It is a foreign table; its rows are changed elsewhere."),
         _ => return refuse("It is not a table."),
     }
-    if pg::is_system_relation(target) {
+    if catalog::is_system_relation(target) {
         return refuse("It is a system catalog.");
     }
     if name.schema.as_bytes() == table::SCHEMA.to_bytes() {
@@ -149,34 +127,29 @@ fn may_fence(target: pg_sys::Oid) -> Result<()> {
         return refuse("It is a temporary table, which only its own session can write.");
     }
     must_own(target)?;
-    if pg::is_partition(target) || pg::is_in_inheritance(target) {
+    if catalog::is_partition(target) || catalog::is_in_inheritance(target) {
         return refuse("Fences on partitions and in inheritance are not supported yet.");
     }
     Ok(())
 }
 
 fn must_own(target: pg_sys::Oid) -> Result<()> {
-    if pg::relation_kind(target).0 == 0 {
-        return Err(Error::NoTable {
-            oid: target.to_u32(),
-        });
+    if catalog::relation_kind(target).0 == 0 {
+        return Err(Error::NoTable { oid: target.to_u32() });
     }
-    if pg::owns_table(target) {
+    if catalog::owns_table(target) {
         return Ok(());
     }
-    Err(Error::NotOwner {
-        relation: pg::table_name(target).table,
-    })
+    Err(Error::NotOwner { relation: catalog::table_name(target).table })
 }
 
 fn token_column(target: pg_sys::Oid, column: &Text) -> Result<Vec<u8>> {
-    let shown = pg::to_utf8(&column.0)?;
-    match pg::column(target, &pg::c_string(&shown)?) {
-        None => Err(Error::NoColumn {
-            table: pg::table_name(target).table,
-            column: shown,
-        }),
-        Some((number, kind)) if kind != pg_sys::INT8OID || pg::is_generated(target, number) => {
+    let shown = text::to_utf8(&column.0)?;
+    match catalog::column(target, &text::c_string(&shown)?) {
+        None => Err(Error::NoColumn { table: catalog::table_name(target).table, column: shown }),
+        Some((number, kind))
+            if kind != pg_sys::INT8OID || catalog::is_generated(target, number) =>
+        {
             Err(Error::ColumnType { column: shown })
         }
         Some(_) => Ok(column.0.clone()),
@@ -192,26 +165,18 @@ const UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
 const TRUNCATE: i16 = pg_sys::TRIGGER_TYPE_TRUNCATE as i16;
 
 fn create_statement(trigger: &Trigger, table: &str, schema: &str) -> Result<Text> {
-    let events = [
-        (INSERT, "INSERT"),
-        (UPDATE, "UPDATE"),
-        (DELETE, "DELETE"),
-        (TRUNCATE, "TRUNCATE"),
-    ]
-    .into_iter()
-    .filter(|(bit, _)| trigger.kind & bit != 0)
-    .map(|(_, event)| event)
-    .collect::<Vec<_>>()
-    .join(" OR ");
-    let level = if trigger.kind & ROW != 0 {
-        "ROW"
-    } else {
-        "STATEMENT"
-    };
+    let events =
+        [(INSERT, "INSERT"), (UPDATE, "UPDATE"), (DELETE, "DELETE"), (TRUNCATE, "TRUNCATE")]
+            .into_iter()
+            .filter(|(bit, _)| trigger.kind & bit != 0)
+            .map(|(_, event)| event)
+            .collect::<Vec<_>>()
+            .join(" OR ");
+    let level = if trigger.kind & ROW != 0 { "ROW" } else { "STATEMENT" };
     let args = trigger
         .args
         .iter()
-        .map(|arg| Ok(pg::quote_literal(&pg::to_utf8(arg)?)))
+        .map(|arg| Ok(text::quote_literal(&text::to_utf8(arg)?)))
         .collect::<Result<Vec<_>>>()?
         .join(", ");
     Ok(Text::of(&format!(
@@ -222,10 +187,7 @@ fn create_statement(trigger: &Trigger, table: &str, schema: &str) -> Result<Text
 }
 
 fn drop_statement(trigger: &Trigger, table: &str) -> Text {
-    Text::of(&format!(
-        "DROP TRIGGER {} ON {table}",
-        pg::quote_identifier(&trigger.name)
-    ))
+    Text::of(&format!("DROP TRIGGER {} ON {table}", text::quote_identifier(&trigger.name)))
 }
 
 fn triggers(check: &Check, target: pg_sys::Oid) -> Vec<Trigger> {
@@ -234,18 +196,14 @@ fn triggers(check: &Check, target: pg_sys::Oid) -> Vec<Trigger> {
     unsafe {
         let relation = pg_sys::relation_open(target, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         let all = (*relation).trigdesc;
-        let count = if all.is_null() {
-            0
-        } else {
-            (*all).numtriggers as usize
-        };
+        let count = if all.is_null() { 0 } else { (*all).numtriggers as usize };
         for i in 0..count {
             let trigger = &*(*all).triggers.add(i);
             if trigger.tgfoid != check.function {
                 continue;
             }
             found.push(Trigger {
-                name: pg::shown(CStr::from_ptr(trigger.tgname).to_bytes()),
+                name: text::shown(CStr::from_ptr(trigger.tgname).to_bytes()),
                 kind: trigger.tgtype,
                 enabled: trigger.tgenabled as u8 == pg_sys::TRIGGER_FIRES_ON_ORIGIN,
                 args: (0..trigger.tgnargs as usize)

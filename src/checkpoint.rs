@@ -4,11 +4,12 @@
 //! open transaction. The next save removes what is left of earlier tokens.
 
 use crate::error::{Error, Result};
+use crate::fence;
 use crate::referee::{self, Mode, Tag};
 use crate::store::Leases;
 use crate::table::{Key, Spec, Table, Tuple, Value};
 use crate::types::{Jsonb, Label, Token};
-use crate::{fence, pg};
+use crate::{catalog, pg, text};
 
 const TABLE: Spec = Spec {
     table: c"lease_checkpoint",
@@ -41,11 +42,11 @@ pub fn save(name: Label, token: Token, state: Jsonb) -> Result<()> {
             pg::wait_for_end(other.by);
             continue;
         }
-        let mut role = pg::current_role_name();
+        let mut role = catalog::current_role_name();
         let values: [Value; COLUMNS] = [
             Some(token.0.into()),
             Some(pg::now().into()),
-            Some(pg::text(name.bytes())),
+            Some(text::text(name.bytes())),
             Some((&raw mut role).into()),
             Some(state.0),
         ];
@@ -72,11 +73,9 @@ pub fn read(name: Label) -> Result<Option<Jsonb>> {
     let state = match last {
         None => None,
         Some((columns, _row)) => {
-            let saver = columns[ROLE].map(pg::name).unwrap_or_default();
-            if !pg::is_member_of(&saver) && !holds(name)? && !pg::may_monitor() {
-                return Err(Error::ForeignCheckpoint {
-                    lease: name.to_string(),
-                });
+            let saver = columns[ROLE].map(text::name).unwrap_or_default();
+            if !catalog::is_member_of(&saver) && !holds(name)? && !catalog::may_monitor() {
+                return Err(Error::ForeignCheckpoint { lease: name.to_string() });
             }
             columns[STATE].map(|state| Jsonb(pg::detoasted_copy(state)))
         }
@@ -102,7 +101,7 @@ fn holds(name: Label) -> Result<bool> {
     leases.close();
     Ok(found
         .row
-        .is_some_and(|row| row.lease.expires_at.is_some() && pg::is_member_of(row.role())))
+        .is_some_and(|row| row.lease.expires_at.is_some() && catalog::is_member_of(row.role())))
 }
 
 fn token_of(columns: &[Value; COLUMNS]) -> Token {

@@ -3,8 +3,8 @@
 //! pgrx knows PostgreSQL's own SQLSTATEs only, and cannot set the table of an error. Both are added by a callback of
 //! PostgreSQL's error context stack, which runs while the error is being finished ([`raise`]).
 
-use crate::pg;
 use crate::types::{Kind, MAX_LABEL_BYTES, MAX_TOKEN, Token};
+use crate::{pg, text};
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -51,33 +51,13 @@ pub enum Error {
     #[error("arrays of names and tokens must be equally long")]
     ArrayShape { names: usize, tokens: usize },
     #[error("fencing token {given} of lease \"{lease}\" is not current")]
-    Stale {
-        lease: String,
-        given: Token,
-        why: Stale,
-        at_commit: bool,
-        table: Option<TableName>,
-    },
+    Stale { lease: String, given: Token, why: Stale, at_commit: bool, table: Option<TableName> },
     #[error("fencing token {given} of lease \"{lease}\" is expired")]
-    Expired {
-        lease: String,
-        given: Token,
-        at_commit: bool,
-        table: Option<TableName>,
-    },
+    Expired { lease: String, given: Token, at_commit: bool, table: Option<TableName> },
     #[error("fencing token {given} of lease \"{lease}\" is lower than the row's")]
-    RowIsNewer {
-        lease: String,
-        given: Token,
-        row: Token,
-        table: TableName,
-    },
+    RowIsNewer { lease: String, given: Token, row: Token, table: TableName },
     #[error("write to fenced table \"{}\" carries no fencing token", table.table)]
-    NoToken {
-        lease: String,
-        column: Option<String>,
-        table: TableName,
-    },
+    NoToken { lease: String, column: Option<String>, table: TableName },
     #[error("permission denied for lease \"{lease}\"")]
     ForeignLease { lease: String, role: String },
     #[error("permission denied for checkpoint of lease \"{lease}\"")]
@@ -97,20 +77,13 @@ pub enum Error {
     #[error("fence_check() must be called as a trigger")]
     NotATrigger,
     #[error("trigger \"{trigger}\" of table \"{}\" does not fit fence_check()", table.table)]
-    TriggerShape {
-        trigger: String,
-        table: TableName,
-        want: &'static str,
-    },
+    TriggerShape { trigger: String, table: TableName, want: &'static str },
     #[error("column \"{column}\" of relation \"{table}\" does not exist")]
     NoColumn { table: String, column: String },
     #[error("token column \"{column}\" must be a bigint that can be written")]
     ColumnType { column: String },
     #[error("cannot fence \"{relation}\"")]
-    NotFenceable {
-        relation: String,
-        what: &'static str,
-    },
+    NotFenceable { relation: String, what: &'static str },
     #[error("permission denied for table {relation}")]
     MayNotUpdate { relation: String },
     #[error("cannot evict under a grant that is not committed")]
@@ -215,13 +188,7 @@ impl Error {
             ArrayShape { names, tokens } => {
                 format!("There are {names} names and {tokens} tokens.")
             }
-            Stale {
-                lease,
-                given,
-                why,
-                at_commit,
-                ..
-            } => {
+            Stale { lease, given, why, at_commit, .. } => {
                 let found = match why {
                     self::Stale::Superseded { current } => {
                         format!("token {current} was granted later")
@@ -237,32 +204,17 @@ impl Error {
                     }
                     self::Stale::NeverGranted { current: None } => "nobody was granted it".into(),
                 };
-                let when = if *at_commit {
-                    "The transaction"
-                } else {
-                    "The statement"
-                };
+                let when = if *at_commit { "The transaction" } else { "The statement" };
                 format!("{when} carries token {given} of lease \"{lease}\", but {found}.")
             }
-            Expired {
-                lease,
-                given,
-                at_commit,
-                ..
-            } => {
-                let when = if *at_commit {
-                    "The transaction"
-                } else {
-                    "The statement"
-                };
+            Expired { lease, given, at_commit, .. } => {
+                let when = if *at_commit { "The transaction" } else { "The statement" };
                 format!(
                     "{when} carries token {given} of lease \"{lease}\", whose time to live has \
                      run out, and lock_ext.strict_expiry is on."
                 )
             }
-            RowIsNewer {
-                lease, given, row, ..
-            } => format!(
+            RowIsNewer { lease, given, row, .. } => format!(
                 "The statement carries token {given} of lease \"{lease}\", but the row was \
                  written under token {row}."
             ),
@@ -291,12 +243,11 @@ impl Error {
     fn hint(&self) -> Option<String> {
         use Error::*;
         Some(match self {
-            Stale {
-                why: self::Stale::NeverGranted { .. },
-                ..
-            } => "Use the token with the lease that granted it, and commit the transaction that \
+            Stale { why: self::Stale::NeverGranted { .. }, .. } => {
+                "Use the token with the lease that granted it, and commit the transaction that \
                  acquired it."
-                .into(),
+                    .into()
+            }
             Stale { .. } => {
                 "Stop this worker: its lease is lost.  Acquire the lease again to go on.".into()
             }
@@ -310,7 +261,7 @@ impl Error {
                 });
                 format!(
                     "Call lease_fence({}, token) in the transaction before the write{by_column}.",
-                    pg::quote_literal(lease)
+                    text::quote_literal(lease)
                 )
             }
             ForeignLease { .. } => {
@@ -351,12 +302,12 @@ impl Error {
 /// Ends the statement, or the commit, with `error`.
 #[track_caller]
 pub fn raise(error: Error) -> ! {
-    let mut report = ErrorReport::new(error.code(), pg::message(error.to_string()), "lock_ext");
+    let mut report = ErrorReport::new(error.code(), text::message(error.to_string()), "lock_ext");
     if let Some(detail) = error.detail() {
-        report = report.set_detail(pg::message(detail));
+        report = report.set_detail(text::message(detail));
     }
     if let Some(hint) = error.hint() {
-        report = report.set_hint(pg::message(hint));
+        report = report.set_hint(text::message(hint));
     }
     let table = error.table();
     pg::amend_next_error(pg::Amendment {

@@ -5,8 +5,8 @@
 //!
 //! A transaction that wrote under token t takes RowShare on the lease's tag before it commits and reads the row again.
 //! A grant takes Exclusive on it while it writes the row. So either the grant comes after the commit and everybody who holds the new
-//! token sees the write; or the grant was first, then its row is there to be seen, committed or not: the transaction
-//! waits until it is decided, and aborts if it was.
+//! token sees the write; or the grant was first, then its row is there to be seen, committed or not, and the transaction
+//! aborts.
 //!
 //! # What holders do in an open transaction
 //!
@@ -21,9 +21,10 @@
 use crate::error::{Error, Result, Stale, TableName, or_raise};
 use crate::policy::{self, Lease, Write};
 use crate::referee::{self, Mode, NameHash, Tag};
+use crate::settings;
 use crate::store::{Found, Leases, Row};
 use crate::types::{Label, Timestamp, Token};
-use crate::{pg, settings};
+use crate::{catalog, pg, text};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -38,7 +39,7 @@ struct Entry {
     carried: bool,
     /// Carried now or before: the caller's role was checked.
     declared: bool,
-    /// From the first write on, a take-over shall wait.
+    /// From the first write on, nobody shall be granted the lease.
     hold: bool,
     /// A write was allowed under the token, so the commit must check it.
     wrote: bool,
@@ -52,14 +53,8 @@ struct Entry {
 /// What is written before the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pending {
-    Extend {
-        at: Timestamp,
-        expires_at: Timestamp,
-    },
-    End {
-        at: Timestamp,
-        completed_until: Option<Timestamp>,
-    },
+    Extend { at: Timestamp, expires_at: Timestamp },
+    End { at: Timestamp, completed_until: Option<Timestamp> },
 }
 
 #[derive(Default)]
@@ -94,9 +89,7 @@ impl Transaction {
     /// Changes an entry, which is made if it is not there.
     fn edit(&mut self, name: Label, hash: NameHash, token: Token, change: impl FnOnce(&mut Entry)) {
         let level = pg::nest_level();
-        let found = self
-            .of_name(name, hash)
-            .find(|i| self.entries[*i].token == token);
+        let found = self.of_name(name, hash).find(|i| self.entries[*i].token == token);
         let index = found.unwrap_or_else(|| {
             self.entries.push(Entry {
                 name: name.bytes().into(),
@@ -110,10 +103,7 @@ impl Transaction {
                 pending: None,
                 journaled: 0,
             });
-            self.by_name
-                .entry(hash)
-                .or_default()
-                .push(self.entries.len() - 1);
+            self.by_name.entry(hash).or_default().push(self.entries.len() - 1);
             self.entries.len() - 1
         });
         if level > 1 && self.entries[index].journaled < level {
@@ -178,9 +168,7 @@ pub fn carry_again(name: Label, token: Option<Token>) {
     let declared = token.and_then(|token| {
         with(|t| {
             let mut entries = t.of_name(name, hash).map(|i| &t.entries[i]);
-            entries
-                .find(|e| e.token == token && e.declared)
-                .map(|e| (token, e.hold))
+            entries.find(|e| e.token == token && e.declared).map(|e| (token, e.hold))
         })
     });
     carry(name, declared);
@@ -211,10 +199,7 @@ fn carry(name: Label, what: Option<(Token, bool)>) {
 /// What the writes of this transaction carry for a lease.
 pub fn carried(name: Label, hash: NameHash) -> Option<(Token, bool)> {
     with(|t| {
-        let found = t
-            .of_name(name, hash)
-            .map(|i| &t.entries[i])
-            .find(|entry| entry.carried);
+        let found = t.of_name(name, hash).map(|i| &t.entries[i]).find(|entry| entry.carried);
         found.map(|entry| (entry.token, entry.hold))
     })
 }
@@ -223,11 +208,7 @@ pub fn carried(name: Label, hash: NameHash) -> Option<(Token, bool)> {
 /// extension, which is in force only from the commit on.
 pub fn in_force(name: Label, hash: NameHash, lease: Option<&Lease>) -> Option<Lease> {
     let seen = overlay(name, hash, lease)?;
-    if seen.expires_at.is_some() {
-        lease.copied()
-    } else {
-        Some(seen)
-    }
+    if seen.expires_at.is_some() { lease.copied() } else { Some(seen) }
 }
 
 /// A row as this transaction sees it: with all that it has done and not written yet.
@@ -242,31 +223,21 @@ pub fn overlay(name: Label, hash: NameHash, lease: Option<&Lease>) -> Option<Lea
     Some(match pending {
         None => lease,
         Some(_) if !lease.is_current(lease.token) => lease,
-        Some(Pending::Extend { at, expires_at }) => Lease {
-            renewed_at: at,
-            expires_at: Some(expires_at),
-            ..lease
-        },
-        Some(Pending::End {
-            completed_until, ..
-        }) => Lease {
-            expires_at: None,
-            completed_until,
-            request: None,
-            ..lease
-        },
+        Some(Pending::Extend { at, expires_at }) => {
+            Lease { renewed_at: at, expires_at: Some(expires_at), ..lease }
+        }
+        Some(Pending::End { completed_until, .. }) => {
+            Lease { expires_at: None, completed_until, request: None, ..lease }
+        }
     })
 }
 
 /// Is the caller the role that holds the lease, or a member of it?
 pub fn check_role(name: Label, row: &Row) -> Result<()> {
-    if pg::is_member_of(row.role()) {
+    if catalog::is_member_of(row.role()) {
         return Ok(());
     }
-    Err(Error::ForeignLease {
-        lease: name.to_string(),
-        role: pg::shown(row.role().to_bytes()),
-    })
+    Err(Error::ForeignLease { lease: name.to_string(), role: text::shown(row.role().to_bytes()) })
 }
 
 /// The check at the statement: early, cheap, without a lock.
@@ -309,12 +280,7 @@ fn verdict(
             Write::Stale(why) => return Err(stale(name, token, why, at_commit, table)),
             Write::Expired => (name.to_string(), token, table.cloned()),
         };
-    Err(Error::Expired {
-        lease,
-        given,
-        at_commit,
-        table,
-    })
+    Err(Error::Expired { lease, given, at_commit, table })
 }
 
 fn stale(
@@ -324,13 +290,7 @@ fn stale(
     at_commit: bool,
     table: Option<&TableName>,
 ) -> Error {
-    Error::Stale {
-        lease: name.to_string(),
-        given,
-        why,
-        at_commit,
-        table: table.cloned(),
-    }
+    Error::Stale { lease: name.to_string(), given, why, at_commit, table: table.cloned() }
 }
 
 /// A write under `token` was allowed: the commit will check it again, and others can see it until then.
@@ -342,15 +302,8 @@ pub fn register(
     hold: bool,
 ) -> Result<()> {
     let (known, checked, writes) = with(|t| {
-        let entry = t
-            .of_name(name, hash)
-            .map(|i| &t.entries[i])
-            .find(|e| e.token == token);
-        (
-            entry.is_some_and(|e| e.wrote && !e.settled),
-            t.checked,
-            t.writes,
-        )
+        let entry = t.of_name(name, hash).map(|i| &t.entries[i]).find(|e| e.token == token);
+        (entry.is_some_and(|e| e.wrote && !e.settled), t.checked, t.writes)
     });
     if !known {
         if writes >= referee::most_writers() {
@@ -407,8 +360,7 @@ pub fn before_commit(prepare: bool) {
     // In one order everywhere, so that two commits never wait for each other.
     due.sort_by_key(|entry| (entry.hash, entry.token));
     or_raise(Leases::open().and_then(|leases| {
-        due.iter()
-            .try_for_each(|entry| settle(&leases, entry, prepare))?;
+        due.iter().try_for_each(|entry| settle(&leases, entry, prepare))?;
         leases.close();
         Ok(())
     }));
@@ -419,12 +371,11 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
     let name = Label::known(&entry.name);
     let writes = entry.wrote && !entry.settled;
     match entry.pending {
-        Some(Pending::End {
-            at,
-            completed_until,
-        }) => settle_pending(leases, entry, Mode::Exclusive, |row| {
-            leases.end(row, at, completed_until);
-        }),
+        Some(Pending::End { at, completed_until }) => {
+            settle_pending(leases, entry, Mode::Exclusive, |row| {
+                leases.end(row, at, completed_until);
+            })
+        }
         pending => {
             if writes && prepare {
                 referee::hold(entry.hash)?;
@@ -434,9 +385,7 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
             if let Some(Pending::Extend { at, expires_at }) = pending {
                 if prepare {
                     // The row would be kept from the heartbeats until COMMIT PREPARED.
-                    return Err(Error::PreparedExtension {
-                        lease: name.to_string(),
-                    });
+                    return Err(Error::PreparedExtension { lease: name.to_string() });
                 }
                 settle_pending(leases, entry, Mode::Heartbeat, |row| {
                     // A later heartbeat may have been faster.
@@ -524,12 +473,7 @@ pub fn savepoint_rolled_back(level: i32) {
 pub fn savepoint_released(level: i32) {
     with(|t| {
         let parent = if level == 2 { 0 } else { level - 1 };
-        for (at, index, _) in t
-            .journal
-            .iter_mut()
-            .rev()
-            .take_while(|(at, ..)| *at >= level)
-        {
+        for (at, index, _) in t.journal.iter_mut().rev().take_while(|(at, ..)| *at >= level) {
             *at = level - 1;
             t.entries[*index].journaled = parent;
         }

@@ -162,20 +162,13 @@ fn extend_in(
     ttl: Option<Ttl>,
     when: When,
 ) -> Result<Option<Timestamp>> {
-    change(
-        leases,
-        name,
-        token,
-        when,
-        Mode::Heartbeat,
-        |row, lease, at| {
-            let Some(expires_at) = policy::extend(Some(lease), token, at, ttl) else {
-                return Ok(None);
-            };
-            fence::check_role(name, row)?;
-            Ok(Some((expires_at, Pending::Extend { at, expires_at })))
-        },
-    )
+    change(leases, name, token, when, Mode::Heartbeat, |row, lease, at| {
+        let Some(expires_at) = policy::extend(Some(lease), token, at, ttl) else {
+            return Ok(None);
+        };
+        fence::check_role(name, row)?;
+        Ok(Some((expires_at, Pending::Extend { at, expires_at })))
+    })
 }
 
 /// True if `token` was current; from then on it is refused. Nobody acquires the lease before `completed_until`.
@@ -186,26 +179,13 @@ pub fn end(
     when: When,
 ) -> Result<bool> {
     let leases = Leases::open()?;
-    let ended = change(
-        &leases,
-        name,
-        token,
-        when,
-        Mode::Exclusive,
-        |row, lease, at| {
-            if !policy::may_end(Some(lease), token) {
-                return Ok(None);
-            }
-            fence::check_role(name, row)?;
-            Ok(Some((
-                true,
-                Pending::End {
-                    at,
-                    completed_until,
-                },
-            )))
-        },
-    )?;
+    let ended = change(&leases, name, token, when, Mode::Exclusive, |row, lease, at| {
+        if !policy::may_end(Some(lease), token) {
+            return Ok(None);
+        }
+        fence::check_role(name, row)?;
+        Ok(Some((true, Pending::End { at, completed_until })))
+    })?;
     leases.close();
     Ok(ended.unwrap_or(false))
 }
@@ -278,10 +258,7 @@ fn change<T>(
 fn write(leases: &Leases, name: Label, hash: NameHash, token: Token, row: &Row, what: Pending) {
     match what {
         Pending::Extend { at, expires_at } => leases.set_expiry(row, at, expires_at),
-        Pending::End {
-            at,
-            completed_until,
-        } => {
+        Pending::End { at, completed_until } => {
             leases.end(row, at, completed_until);
             fence::settled(name, hash, token);
         }

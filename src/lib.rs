@@ -12,27 +12,29 @@
 //! | `fence` | what this transaction does under which tokens; the check at the statement and before the commit | `policy`, `store`, `referee` |
 //! | `trigger` | `fence_check()`: the trigger's protocol | `fence` |
 //! | `checkpoint`, `once` | progress and once-only markers | `fence`, `table`, `referee` |
-//! | `attach`, `update` | the statements of `fence_attach` and `fenced_update` | `pg` |
+//! | `attach`, `update` | the statements of `fence_attach` and `fenced_update` | `catalog`, `text` |
 //! | `admin` | what the views show; evict, prune | `store`, `referee`, `fence` |
 //! | `policy` | every decision, over a row, a moment and a request; no PostgreSQL | |
 //! | `store` | the rows of `lock_ext.lease`, typed; decides nothing | `table` |
 //! | `table` | our tables as a catalog: read as of this moment, written directly | the server |
 //! | `referee` | lock tags and modes: PostgreSQL's lock manager | the server |
-//! | `token` | where fencing tokens come from | `pg` |
-//! | `types`, `error`, `settings`, `pg` | checked values, the list of errors, settings, the rest of the server | the server |
+//! | `token` | where fencing tokens come from | `sequence` |
+//! | `types`, `error`, `settings` | values that are checked once, the list of errors, settings | `pg`, `text` |
+//! | `catalog`, `sequence`, `text`, `pg` | the rest of the server, behind safe signatures | the server |
 //!
 //! # The locking protocol
 //!
 //! *One row a name.* Every change of the row is made under the lock of the name's tag (`referee` has the modes), held for as
 //! long as the change is being made. From then on the row itself shows that it is being changed, and by whom, until
-//! that transaction ends; whoever needs to know what comes of it waits for that transaction (`table`).
+//! that transaction ends (`table`).
 //!
-//! *One order.* Tags before rows; several leases of a transaction in the order of their tags before its commit; nobody waits for a
-//! row's transaction with a tag that a grant needs, but for the one that is about to commit.
+//! *One order.* Tags before rows; several leases of a transaction in the order of their tags.
 //!
 //! *Nothing idle is waited for.* A transaction between BEGIN and COMMIT holds nothing on a lease that a take-over would
-//! wait for: its writes are only shown, and what it does to the lease itself is put off until its commit (`fence`). The exceptions are asked for:
-//! a grant that is not committed, `lease_fence(..., hold => true)`, PREPARE TRANSACTION.
+//! wait for: its writes are only shown, and what it does to the lease itself is put off until its commit (`fence`). Who meets a
+//! grant or a release that is written and not committed takes it for done: it acquires nothing, and loses what it had. Waited for
+//! is only another heartbeat of the same token, and transactions that are just committing. The exceptions are asked for:
+//! `lease_fence(..., hold => true)` and PREPARE TRANSACTION.
 //!
 //! *Two checks.* Every fenced write is checked when it happens, and once more under the lock between the last statement and the
 //! commit (`fence` has the reason why this is enough).
@@ -40,6 +42,7 @@
 mod admin;
 mod api;
 mod attach;
+mod catalog;
 mod checkpoint;
 mod error;
 mod fence;
@@ -49,9 +52,11 @@ mod pg;
 mod policy;
 mod private;
 mod referee;
+mod sequence;
 mod settings;
 mod store;
 mod table;
+mod text;
 mod token;
 mod trigger;
 mod types;
@@ -62,25 +67,13 @@ use pgrx::prelude::*;
 ::pgrx::pg_module_magic!(name, version);
 
 extension_sql_file!("../sql/install/tables.sql", name = "tables", bootstrap);
-extension_sql_file!(
-    "../sql/install/functions.sql",
-    name = "functions",
-    requires = ["tables"]
-);
+extension_sql_file!("../sql/install/functions.sql", name = "functions", requires = ["tables"]);
 extension_sql_file!(
     "../sql/install/views.sql",
     name = "views",
-    requires = [
-        "functions",
-        private::lock_ext::status,
-        private::lock_ext::writers
-    ]
+    requires = ["functions", private::lock_ext::status, private::lock_ext::writers]
 );
-extension_sql_file!(
-    "../sql/install/rights_and_comments.sql",
-    name = "rights",
-    finalize
-);
+extension_sql_file!("../sql/install/rights_and_comments.sql", name = "rights", finalize);
 
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {

@@ -1,17 +1,13 @@
 //! Once-only markers: one row for each key, inserted by the transaction that does the work.
 
 use crate::error::Result;
-use crate::pg;
 use crate::referee::{self, Mode, Tag};
 use crate::table::{Key, Spec, Table, Value};
 use crate::types::{Label, Timestamp};
+use crate::{pg, text};
 
-const TABLE: Spec = Spec {
-    table: c"once_key",
-    index: c"once_key_pkey",
-    key: [2, 0],
-    columns: COLUMNS,
-};
+const TABLE: Spec =
+    Spec { table: c"once_key", index: c"once_key_pkey", key: [2, 0], columns: COLUMNS };
 
 const COLUMNS: usize = 2;
 
@@ -29,7 +25,7 @@ pub fn once(key: Label) -> Result<bool> {
         }
         let first = found.row.is_none();
         if first {
-            let values: [Value; COLUMNS] = [Some(pg::now().into()), Some(pg::text(key.bytes()))];
+            let values: [Value; COLUMNS] = [Some(pg::now().into()), Some(text::text(key.bytes()))];
             keys.insert(values);
         }
         referee::unlock(tag, Mode::Exclusive);
@@ -48,7 +44,7 @@ pub fn forget(before: Timestamp) -> Result<i64> {
         if let (Some(done_at), Some(key)) = (done_at, key)
             && (done_at.value() as Timestamp) < before
         {
-            old.push(pg::bytes(key));
+            old.push(text::bytes(key));
         }
     });
     let mut forgotten = 0;

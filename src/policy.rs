@@ -125,12 +125,8 @@ pub fn write(lease: Option<&Lease>, token: Token, now: Timestamp, strict: bool) 
     }
     Write::Stale(match token.cmp(&lease.token) {
         std::cmp::Ordering::Equal => Stale::Released,
-        std::cmp::Ordering::Less if token.0 > 0 => Stale::Superseded {
-            current: lease.token,
-        },
-        _ => Stale::NeverGranted {
-            current: Some(lease.token),
-        },
+        std::cmp::Ordering::Less if token.0 > 0 => Stale::Superseded { current: lease.token },
+        _ => Stale::NeverGranted { current: Some(lease.token) },
     })
 }
 
@@ -152,11 +148,7 @@ mod tests {
     }
 
     fn ended(token: i64, completed_until: Option<Timestamp>) -> Lease {
-        Lease {
-            expires_at: None,
-            completed_until,
-            ..held(token, 0, 1_000)
-        }
+        Lease { expires_at: None, completed_until, ..held(token, 0, 1_000) }
     }
 
     #[test]
@@ -177,19 +169,13 @@ mod tests {
     #[test]
     fn what_is_held_or_completed_is_refused() {
         assert_eq!(acquire(Some(&held(1, 0, 10)), 9, None), Acquire::Refuse);
-        assert_eq!(
-            acquire(Some(&ended(1, Some(INFINITY))), i64::MAX - 1, None),
-            Acquire::Refuse
-        );
+        assert_eq!(acquire(Some(&ended(1, Some(INFINITY))), i64::MAX - 1, None), Acquire::Refuse);
     }
 
     #[test]
     fn a_repeated_request_is_answered_only_while_its_grant_is_current() {
         let request = Some([1; 16]);
-        let lease = Lease {
-            request,
-            ..held(3, 0, 10)
-        };
+        let lease = Lease { request, ..held(3, 0, 10) };
         assert_eq!(acquire(Some(&lease), 9, request), Acquire::Again(Token(3)));
         assert_eq!(acquire(Some(&lease), 9, Some([2; 16])), Acquire::Refuse);
         assert_eq!(acquire(Some(&lease), 9, None), Acquire::Refuse);
@@ -219,22 +205,9 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let lease = held(5, 0, 10);
-        assert_eq!(
-            why(Some(&lease), 4),
-            Stale::Superseded { current: Token(5) }
-        );
-        assert_eq!(
-            why(Some(&lease), 6),
-            Stale::NeverGranted {
-                current: Some(Token(5))
-            }
-        );
-        assert_eq!(
-            why(Some(&lease), 0),
-            Stale::NeverGranted {
-                current: Some(Token(5))
-            }
-        );
+        assert_eq!(why(Some(&lease), 4), Stale::Superseded { current: Token(5) });
+        assert_eq!(why(Some(&lease), 6), Stale::NeverGranted { current: Some(Token(5)) });
+        assert_eq!(why(Some(&lease), 0), Stale::NeverGranted { current: Some(Token(5)) });
         assert_eq!(why(Some(&ended(5, None)), 5), Stale::Released);
         assert_eq!(why(None, 5), Stale::NeverGranted { current: None });
     }

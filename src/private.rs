@@ -1,8 +1,9 @@
 //! Functions of the schema `lock_ext`, which only the views and the functions in SQL call.
 
 use crate::error::{Error, Result, or_raise};
+use crate::pg;
 use crate::types::{Kind, Label, Text, Token};
-use crate::{admin, attach, fence, pg, update};
+use crate::{admin, attach, fence, update};
 use pgrx::prelude::*;
 
 fn check<'a>(function: Option<pg_sys::Oid>, schema: &'a Option<Text>) -> attach::Check<'a> {
@@ -13,9 +14,7 @@ fn check<'a>(function: Option<pg_sys::Oid>, schema: &'a Option<Text>) -> attach:
 }
 
 fn target(table: Option<pg_sys::Oid>) -> Result<pg_sys::Oid> {
-    table.ok_or_else(|| Error::Null {
-        what: "table".into(),
-    })
+    table.ok_or_else(|| Error::Null { what: "table".into() })
 }
 
 #[pg_schema]
@@ -64,18 +63,10 @@ pub mod lock_ext {
     #[pg_extern(volatile, parallel_unsafe)]
     fn writers() -> TableIterator<
         'static,
-        (
-            name!(name, Text),
-            name!(pid, Option<i32>),
-            name!(token, i64),
-            name!(superseded, bool),
-        ),
+        (name!(name, Text), name!(pid, Option<i32>), name!(token, i64), name!(superseded, bool)),
     > {
         let rows = or_raise(admin::writers());
-        TableIterator::new(
-            rows.into_iter()
-                .map(|w| (w.name, w.pid, w.token.0, w.superseded)),
-        )
+        TableIterator::new(rows.into_iter().map(|w| (w.name, w.pid, w.token.0, w.superseded)))
     }
 
     #[pg_extern(volatile, parallel_unsafe)]
@@ -88,12 +79,7 @@ pub mod lock_ext {
     ) -> Vec<Text> {
         or_raise((|| {
             let check = check(function, &schema);
-            attach::attach(
-                &check,
-                target(table)?,
-                lease.as_ref(),
-                token_column.as_ref(),
-            )
+            attach::attach(&check, target(table)?, lease.as_ref(), token_column.as_ref())
         })())
     }
 

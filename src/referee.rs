@@ -68,10 +68,7 @@ pub fn hash(name: Label) -> NameHash {
     let mut hasher = SipHasher13::new_with_keys(0x6c6f_636b, 0x5f65_7874);
     hasher.write(name.bytes());
     let sum = hasher.finish128();
-    NameHash {
-        lock: sum.h1,
-        mark: sum.h2 as u32,
-    }
+    NameHash { lock: sum.h1, mark: sum.h2 as u32 }
 }
 
 fn tag(purpose: Purpose, first: u32, second: u64) -> Tag {
@@ -130,11 +127,7 @@ fn acquire(tag: Tag, mode: Mode, wait: bool) -> Result<bool> {
         return Ok(true);
     }
     // A call that would have waited comes back without the lock only when the lock table is full.
-    if wait {
-        Err(Error::LockTableFull)
-    } else {
-        Ok(false)
-    }
+    if wait { Err(Error::LockTableFull) } else { Ok(false) }
 }
 
 /// Takes a lock until the transaction, or the savepoint it is taken in, ends.
@@ -224,17 +217,13 @@ pub fn writers() -> Vec<Writer> {
         .collect();
     ours(Purpose::Token)
         .flat_map(|lock| {
-            leases
-                .iter()
-                .filter(move |l| l.0 == lock.pid && l.1 == backend(lock))
-                .map(move |l| Writer {
-                    name: NameHash {
-                        lock: l.2,
-                        mark: lock.locktag.locktag_field1,
-                    },
+            leases.iter().filter(move |l| l.0 == lock.pid && l.1 == backend(lock)).map(move |l| {
+                Writer {
+                    name: NameHash { lock: l.2, mark: lock.locktag.locktag_field1 },
                     token: Token(number(&lock.locktag) as i64),
                     pid: (lock.pid != 0).then_some(lock.pid),
-                })
+                }
+            })
         })
         .collect()
 }

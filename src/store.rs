@@ -1,11 +1,11 @@
 //! The rows of `lock_ext.lease`, typed. It decides nothing; the only place that knows the table's columns.
 
 use crate::error::Result;
-use crate::pg;
 use crate::policy::Lease;
 use crate::referee::NameHash;
 use crate::table::{self, Busy, Key, Spec, Table, Tuple, Value};
 use crate::types::{Label, Text, Timestamp, Token, Ttl};
+use crate::{catalog, pg, text};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
 
@@ -28,12 +28,8 @@ mod column {
     pub const REQUEST: i32 = 12;
 }
 
-const TABLE: Spec = Spec {
-    table: c"lease",
-    index: c"lease_pkey",
-    key: [column::NAME as i16, 0],
-    columns: COLUMNS,
-};
+const TABLE: Spec =
+    Spec { table: c"lease", index: c"lease_pkey", key: [column::NAME as i16, 0], columns: COLUMNS };
 
 pub struct Leases(Table);
 
@@ -140,15 +136,9 @@ impl Leases {
         self.0.all(|tuple| {
             let (row, columns) = self.row(tuple);
             visit(Shown {
-                name: Text(
-                    columns[column::NAME as usize - 1]
-                        .map(pg::bytes)
-                        .unwrap_or_default(),
-                ),
+                name: Text(columns[column::NAME as usize - 1].map(text::bytes).unwrap_or_default()),
                 holder: Text(
-                    columns[column::HOLDER as usize - 1]
-                        .map(pg::bytes)
-                        .unwrap_or_default(),
+                    columns[column::HOLDER as usize - 1].map(text::bytes).unwrap_or_default(),
                 ),
                 row,
             });
@@ -171,7 +161,7 @@ impl Leases {
             grants: int(column::GRANTS).unwrap_or_default(),
             acquired_at: int(column::ACQUIRED_AT).unwrap_or_default(),
             released_at: int(column::RELEASED_AT),
-            role: at(column::HOLDER_ROLE).map(pg::name).unwrap_or_default(),
+            role: at(column::HOLDER_ROLE).map(text::name).unwrap_or_default(),
             tuple,
         };
         (row, columns)
@@ -179,12 +169,8 @@ impl Leases {
 
     /// Writes a new grant over the row, or the first one of a name.
     pub fn grant(&self, row: Option<&Row>, grant: &Grant) {
-        let mut role = pg::current_role_name();
-        let mut ttl = pg_sys::Interval {
-            time: grant.ttl.micros(),
-            day: 0,
-            month: 0,
-        };
+        let mut role = catalog::current_role_name();
+        let mut ttl = pg_sys::Interval { time: grant.ttl.micros(), day: 0, month: 0 };
         let mut request = grant.request;
         let values: [Value; COLUMNS] = [
             Some(grant.token.0.into()),
@@ -193,14 +179,12 @@ impl Leases {
             Some(grant.now.into()),
             Some((&raw mut ttl).into()),
             Some((&raw mut role).into()),
-            Some(pg::text(grant.name.bytes())),
-            Some(pg::text(grant.holder.bytes())),
+            Some(text::text(grant.name.bytes())),
+            Some(text::text(grant.holder.bytes())),
             Some(grant.ttl.from(grant.now).into()),
             None,
             None,
-            request
-                .as_mut()
-                .map(|bytes| pg_sys::Datum::from(bytes.as_mut_ptr())),
+            request.as_mut().map(|bytes| pg_sys::Datum::from(bytes.as_mut_ptr())),
         ];
         match row {
             Some(row) => self.0.update(&row.tuple, ALL, values),
@@ -220,18 +204,8 @@ impl Leases {
     pub fn end(&self, row: &Row, now: Timestamp, completed_until: Option<Timestamp>) {
         self.0.update(
             &row.tuple,
-            [
-                column::EXPIRES_AT,
-                column::RELEASED_AT,
-                column::COMPLETED_UNTIL,
-                column::REQUEST,
-            ],
-            [
-                None,
-                Some(now.into()),
-                completed_until.map(Into::into),
-                None,
-            ],
+            [column::EXPIRES_AT, column::RELEASED_AT, column::COMPLETED_UNTIL, column::REQUEST],
+            [None, Some(now.into()), completed_until.map(Into::into), None],
         );
     }
 

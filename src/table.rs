@@ -9,7 +9,7 @@
 //! Whoever changes a row holds the lock of its tag while it does (see `referee`), so that two never change it at once.
 
 use crate::error::{Error, Result};
-use crate::pg;
+use crate::{catalog, pg, text};
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_int};
@@ -30,8 +30,8 @@ impl Spec {
         if let Some((_, table, index)) = known {
             return Ok((table, index));
         }
-        let table = pg::relation_oid(SCHEMA, self.table);
-        let index = pg::relation_oid(SCHEMA, self.index);
+        let table = catalog::relation_oid(SCHEMA, self.table);
+        let index = catalog::relation_oid(SCHEMA, self.index);
         if table == pg_sys::InvalidOid || index == pg_sys::InvalidOid {
             return Err(Error::NotInstalled);
         }
@@ -75,21 +75,13 @@ fn verify_indexes(relation: pg_sys::Relation) -> Result<()> {
             is_plain
         })
     };
-    if is_plain {
-        Ok(())
-    } else {
-        Err(Error::Internal("a table of lock_ext was given an index"))
-    }
+    if is_plain { Ok(()) } else { Err(Error::Internal("a table of lock_ext was given an index")) }
 }
 
 /// Where the row of a name was last; a hint that is checked.
 fn place(hash: u64) -> Option<pg_sys::ItemPointerData> {
     PLACES.with(|places| {
-        places
-            .borrow()
-            .get(hash as usize % PLACES_SIZE)
-            .filter(|p| p.0 == hash)
-            .map(|p| p.1)
+        places.borrow().get(hash as usize % PLACES_SIZE).filter(|p| p.0 == hash).map(|p| p.1)
     })
 }
 
@@ -165,12 +157,7 @@ impl Table {
         }
         // A concurrent REINDEX may have given the index another OID until the lock was taken.
         let (_, index) = spec.oids()?;
-        Ok(Table {
-            relation,
-            index,
-            key: spec.key,
-            root: Cell::new(None),
-        })
+        Ok(Table { relation, index, key: spec.key, root: Cell::new(None) })
     }
 
     pub fn close(self) {
@@ -195,10 +182,7 @@ impl Table {
     /// leave it on its page, and then no index is needed.
     pub fn find_near(&self, key: Key, hash: u64) -> Found {
         match place(hash).and_then(|tid| self.at(tid, key)) {
-            Some(tuple) => Found {
-                row: Some(tuple),
-                busy: None,
-            },
+            Some(tuple) => Found { row: Some(tuple), busy: None },
             None => {
                 let found = self.find(key);
                 if let Some(tid) = self.root.get() {
@@ -280,10 +264,7 @@ impl Table {
             }
             return Found {
                 row: row.map(|(tuple, _)| tuple),
-                busy: by.map(|by| Busy {
-                    by,
-                    next: next.map(|(tuple, _)| tuple),
-                }),
+                busy: by.map(|by| Busy { by, next: next.map(|(tuple, _)| tuple) }),
             };
         }
     }
@@ -354,9 +335,7 @@ impl Table {
                     self.root.set(Some(*tid));
                 }
                 if pg_sys::index_fetch_heap(scan, slot) {
-                    let tuple = (*slot.cast::<pg_sys::BufferHeapTupleTableSlot>())
-                        .base
-                        .tuple;
+                    let tuple = (*slot.cast::<pg_sys::BufferHeapTupleTableSlot>()).base.tuple;
                     let tuple = Tuple(pg_sys::heap_copytuple(tuple));
                     visit(tuple, valid(snapshot.xmin), valid(snapshot.xmax));
                 }
@@ -551,10 +530,7 @@ impl Drop for Tuple {
 }
 
 fn split<const N: usize>(values: [Value; N]) -> ([pg_sys::Datum; N], [bool; N]) {
-    (
-        values.map(|v| v.unwrap_or(pg_sys::Datum::null())),
-        values.map(|v| v.is_none()),
-    )
+    (values.map(|v| v.unwrap_or(pg_sys::Datum::null())), values.map(|v| v.is_none()))
 }
 
 fn valid(xid: pg_sys::TransactionId) -> Option<pg_sys::TransactionId> {
@@ -579,7 +555,7 @@ fn scan_keys(key: Key, columns: [i16; 2]) -> ([pg_sys::ScanKeyData; 2], c_int) {
             pg_sys::InvalidOid,
             pg_sys::Oid::from(pg_sys::C_COLLATION_OID),
             pg_sys::Oid::from(pg_sys::F_TEXTEQ),
-            pg::text(name),
+            text::text(name),
         );
         if let Some(token) = token {
             pg_sys::ScanKeyInit(

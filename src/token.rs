@@ -5,8 +5,9 @@
 //! upper bits of the token will rule out.
 
 use crate::error::{Error, Result};
+use crate::table;
 use crate::types::{MAX_TOKEN, Token};
-use crate::{pg, table};
+use crate::{catalog, pg, sequence};
 use pgrx::prelude::*;
 
 /// A token that nobody was told yet.
@@ -16,40 +17,30 @@ pub struct Drawn {
 }
 
 fn sequence() -> Result<pg_sys::Oid> {
-    let oid = pg::relation_oid(table::SCHEMA, c"lease_token_seq");
-    if oid == pg_sys::InvalidOid {
-        Err(Error::NotInstalled)
-    } else {
-        Ok(oid)
-    }
+    let oid = catalog::relation_oid(table::SCHEMA, c"lease_token_seq");
+    if oid == pg_sys::InvalidOid { Err(Error::NotInstalled) } else { Ok(oid) }
 }
 
 /// Draws a token above `last`, under the lock of the lease that `last` was granted by.
 pub fn draw(last: Option<Token>) -> Result<Drawn> {
     let sequence = sequence()?;
     let last = last.unwrap_or(Token(0));
-    let (mut number, mut logged) = pg::draw(sequence);
+    let (mut number, mut logged) = sequence::draw(sequence);
     if number <= last.0 {
         // The sequence was set back, the rows came from another database, or somebody gave it a CACHE, of which this
         // session has to use up what it has.
         raise_floor(last)?;
         for _ in 0..MAX_CACHE {
-            (number, logged) = pg::draw(sequence);
+            (number, logged) = sequence::draw(sequence);
             if number > last.0 {
                 break;
             }
         }
     }
     if number <= last.0 {
-        return Err(Error::SequenceBehind {
-            given: Token(number),
-            last,
-        });
+        return Err(Error::SequenceBehind { given: Token(number), last });
     }
-    Ok(Drawn {
-        token: Token(number),
-        logged,
-    })
+    Ok(Drawn { token: Token(number), logged })
 }
 
 /// How many numbers a session may have cached before we call it an error.
@@ -57,7 +48,7 @@ const MAX_CACHE: usize = 1_000;
 
 /// The last token that was drawn, zero for none.
 pub fn peek() -> Result<Token> {
-    Ok(Token(pg::sequence_position(sequence()?).0))
+    Ok(Token(sequence::position(sequence()?).0))
 }
 
 impl Drawn {
@@ -74,5 +65,5 @@ pub fn raise_floor(floor: Token) -> Result<Token> {
     if !(0..MAX_TOKEN).contains(&floor.0) {
         return Err(Error::FloorRange);
     }
-    Ok(Token(pg::raise_sequence(sequence()?, floor.0)))
+    Ok(Token(sequence::raise(sequence()?, floor.0)))
 }

@@ -4,10 +4,11 @@
 //! length of a statement lives in `fn_extra`, which PostgreSQL makes anew for each.
 
 use crate::error::{Error, Result, TableName, or_raise};
+use crate::fence;
 use crate::referee::{self, NameHash};
 use crate::store::Leases;
 use crate::types::{Kind, Label, Text, Token};
-use crate::{fence, pg};
+use crate::{catalog, text};
 use pgrx::PgMemoryContexts;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_int};
@@ -33,16 +34,10 @@ pub unsafe extern "C-unwind" fn fence_check_wrapper(
         if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
             None
         } else {
-            Some(Call {
-                data: &*context.cast(),
-                flinfo: (*fcinfo).flinfo,
-            })
+            Some(Call { data: &*context.cast(), flinfo: (*fcinfo).flinfo })
         }
     };
-    or_raise(
-        call.ok_or(Error::NotATrigger)
-            .and_then(|mut call| call.run()),
-    )
+    or_raise(call.ok_or(Error::NotATrigger).and_then(|mut call| call.run()))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,11 +75,7 @@ impl Call<'_> {
     fn run(&mut self) -> Result<pg_sys::Datum> {
         // SAFETY: fn_extra is null or what `prepare` put there for this statement.
         let known = unsafe { (*self.flinfo).fn_extra.cast::<Statement>() };
-        let statement = if known.is_null() {
-            self.prepare()?
-        } else {
-            known
-        };
+        let statement = if known.is_null() { self.prepare()? } else { known };
         // SAFETY: lives as long as the statement; a trigger is not called again before it returns.
         let statement = unsafe { &mut *statement };
         if !self.is_row() {
@@ -112,14 +103,11 @@ impl Call<'_> {
 
     /// Also a statement that finds no row must come with a token. Which one its rows are set to is seen by the row trigger.
     fn check_statement(&self, statement: &mut Statement) -> Result<()> {
-        let by_row = statement
-            .column
-            .as_ref()
-            .is_some_and(|column| match self.event() {
-                Event::Insert => true,
-                Event::Update => self.sets(column.number),
-                Event::Delete | Event::Truncate => false,
-            });
+        let by_row = statement.column.as_ref().is_some_and(|column| match self.event() {
+            Event::Insert => true,
+            Event::Update => self.sets(column.number),
+            Event::Delete | Event::Truncate => false,
+        });
         match statement.carried {
             None if by_row => Ok(()),
             _ => statement.allow(statement.carried_token()?),
@@ -142,13 +130,13 @@ impl Call<'_> {
     /// The first call of a statement: is the trigger made as it should be, and what does the transaction carry?
     fn prepare(&self) -> Result<*mut Statement> {
         // SAFETY: the trigger manager has the relation open.
-        let table = pg::table_name(unsafe { (*self.data.tg_relation).rd_id });
+        let table = catalog::table_name(unsafe { (*self.data.tg_relation).rd_id });
         let args = self.args();
         let misfit = |want| {
             // SAFETY: the trigger's name is terminated.
             let trigger = unsafe { CStr::from_ptr((*self.data.tg_trigger).tgname) };
             Error::TriggerShape {
-                trigger: pg::shown(trigger.to_bytes()),
+                trigger: text::shown(trigger.to_bytes()),
                 table: table.clone(),
                 want,
             }
@@ -166,9 +154,7 @@ impl Call<'_> {
         let leaves_it_to_rows =
             !self.is_row() && args.len() == 2 && self.event() != Event::Truncate;
         if leaves_it_to_rows && !self.has_row_trigger() {
-            return Err(misfit(
-                "With a token column there must be one FOR EACH ROW, too.",
-            ));
+            return Err(misfit("With a token column there must be one FOR EACH ROW, too."));
         }
         let name = Text(args[0].to_bytes().to_vec());
         let label = Label::new(Kind::Lease, Some(&name))?;
@@ -176,10 +162,7 @@ impl Call<'_> {
         let statement = Statement {
             carried: fence::carried(label, hash),
             hash,
-            column: args
-                .get(1)
-                .map(|name| self.column(name, &table))
-                .transpose()?,
+            column: args.get(1).map(|name| self.column(name, &table)).transpose()?,
             table,
             allowed: None,
             name,
@@ -204,19 +187,16 @@ impl Call<'_> {
                     & (pg_sys::TRIGGER_TYPE_INSERT
                         | pg_sys::TRIGGER_TYPE_UPDATE
                         | pg_sys::TRIGGER_TYPE_DELETE) as i16;
-            (0..all.numtriggers as usize)
-                .map(|i| &*all.triggers.add(i))
-                .any(|other| {
-                    other.tgfoid == me.tgfoid
-                        && other.tgtype & wanted == wanted
-                        && other.tgenabled == me.tgenabled
-                        && other.tgnargs == me.tgnargs
-                        && other.tgqual.is_null()
-                        && (0..other.tgnargs as usize).all(|i| {
-                            CStr::from_ptr(*other.tgargs.add(i))
-                                == CStr::from_ptr(*me.tgargs.add(i))
-                        })
-                })
+            (0..all.numtriggers as usize).map(|i| &*all.triggers.add(i)).any(|other| {
+                other.tgfoid == me.tgfoid
+                    && other.tgtype & wanted == wanted
+                    && other.tgenabled == me.tgenabled
+                    && other.tgnargs == me.tgnargs
+                    && other.tgqual.is_null()
+                    && (0..other.tgnargs as usize).all(|i| {
+                        CStr::from_ptr(*other.tgargs.add(i)) == CStr::from_ptr(*me.tgargs.add(i))
+                    })
+            })
         }
     }
 
@@ -233,17 +213,11 @@ impl Call<'_> {
     fn column(&self, name: &CStr, table: &TableName) -> Result<Column> {
         // SAFETY: the trigger manager has the relation open.
         let relation = unsafe { (*self.data.tg_relation).rd_id };
-        let shown = pg::shown(name.to_bytes());
-        match pg::column(relation, name) {
-            None => Err(Error::NoColumn {
-                table: table.table.clone(),
-                column: shown,
-            }),
+        let shown = text::shown(name.to_bytes());
+        match catalog::column(relation, name) {
+            None => Err(Error::NoColumn { table: table.table.clone(), column: shown }),
             Some((_, kind)) if kind != pg_sys::INT8OID => Err(Error::ColumnType { column: shown }),
-            Some((number, _)) => Ok(Column {
-                name: shown,
-                number: c_int::from(number),
-            }),
+            Some((number, _)) => Ok(Column { name: shown, number: c_int::from(number) }),
         }
     }
 
@@ -268,10 +242,7 @@ impl Call<'_> {
             });
         }
         let is_set = self.event() == Event::Insert || self.sets(number);
-        let token = in_row
-            .filter(|_| is_set)
-            .map(Token)
-            .ok_or_else(|| statement.no_token())?;
+        let token = in_row.filter(|_| is_set).map(Token).ok_or_else(|| statement.no_token())?;
         statement.allow(token)?;
         Ok(tuple)
     }
@@ -330,9 +301,7 @@ impl Call<'_> {
 
 impl Statement {
     fn carried_token(&self) -> Result<Token> {
-        self.carried
-            .map(|(token, _)| token)
-            .ok_or_else(|| self.no_token())
+        self.carried.map(|(token, _)| token).ok_or_else(|| self.no_token())
     }
 
     fn no_token(&self) -> Error {

@@ -2,7 +2,8 @@
 //! a [`Ttl`] need not ask again whether it is one.
 
 use crate::error::{Error, Result};
-use crate::{pg, settings};
+use crate::settings;
+use crate::text;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Datum, UnboxDatum};
 use pgrx::nullable::Nullable;
@@ -29,7 +30,7 @@ pub struct Text(pub Vec<u8>);
 impl Text {
     /// A string of ours, for SQL.
     pub fn of(string: &str) -> Self {
-        Text(pg::to_server(string))
+        Text(text::to_server(string))
     }
 }
 
@@ -57,12 +58,7 @@ pub struct Label<'a>(&'a [u8]);
 
 impl<'a> Label<'a> {
     pub fn new(kind: Kind, given: Option<&'a Text>) -> Result<Self> {
-        let bytes = given
-            .ok_or(Error::Null {
-                what: kind.to_string(),
-            })?
-            .0
-            .as_slice();
+        let bytes = given.ok_or(Error::Null { what: kind.to_string() })?.0.as_slice();
         match bytes.len() {
             0 => Err(Error::Empty { kind }),
             n if n > MAX_LABEL_BYTES => Err(Error::TooLong { kind, bytes: n }),
@@ -82,7 +78,7 @@ impl<'a> Label<'a> {
 
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&pg::shown(self.0))
+        f.write_str(&text::shown(self.0))
     }
 }
 
@@ -92,9 +88,7 @@ pub struct Token(pub i64);
 
 impl Token {
     pub fn new(given: Option<i64>) -> Result<Self> {
-        given.map(Token).ok_or_else(|| Error::Null {
-            what: "fencing token".into(),
-        })
+        given.map(Token).ok_or_else(|| Error::Null { what: "fencing token".into() })
     }
 }
 
@@ -113,9 +107,7 @@ const MIN_TTL: i64 = 1_000;
 
 impl Ttl {
     pub fn new(given: Option<Interval>) -> Result<Self> {
-        let given = given.ok_or_else(|| Error::Null {
-            what: "time to live".into(),
-        })?;
+        let given = given.ok_or_else(|| Error::Null { what: "time to live".into() })?;
         if given.months() != 0 {
             return Err(Error::TtlMonths);
         }
@@ -123,13 +115,9 @@ impl Ttl {
         let micros = i64::from(given.days())
             .checked_mul(MICROS_PER_DAY)
             .and_then(|days| days.checked_add(given.micros()))
-            .ok_or(Error::TtlRange {
-                max_ms: settings::max_ttl_ms(),
-            })?;
+            .ok_or(Error::TtlRange { max_ms: settings::max_ttl_ms() })?;
         if micros < MIN_TTL || micros > i64::from(settings::max_ttl_ms()) * 1_000 {
-            return Err(Error::TtlRange {
-                max_ms: settings::max_ttl_ms(),
-            });
+            return Err(Error::TtlRange { max_ms: settings::max_ttl_ms() });
         }
         Ok(Ttl(micros))
     }
@@ -151,9 +139,7 @@ impl Ttl {
 
 /// A wait in microseconds, zero for none.
 pub fn wait_micros(given: Option<Interval>) -> Result<i64> {
-    let given = given.ok_or_else(|| Error::Null {
-        what: "wait".into(),
-    })?;
+    let given = given.ok_or_else(|| Error::Null { what: "wait".into() })?;
     let micros = i128::from(given.days()) * i128::from(MICROS_PER_DAY) + i128::from(given.micros());
     if given.months() != 0 || micros < 0 {
         return Err(Error::WaitRange);
@@ -187,7 +173,7 @@ impl FromDatum for Text {
 
 impl IntoDatum for Text {
     fn into_datum(self) -> Option<pg_sys::Datum> {
-        Some(pg::text(&self.0))
+        Some(text::text(&self.0))
     }
 
     fn type_oid() -> pg_sys::Oid {
@@ -219,7 +205,7 @@ unsafe impl UnboxDatum for Text {
     where
         Self: 'src,
     {
-        Text(pg::bytes(datum.sans_lifetime()))
+        Text(text::bytes(datum.sans_lifetime()))
     }
 }
 
@@ -227,7 +213,7 @@ unsafe impl UnboxDatum for Text {
 unsafe impl BoxRet for Text {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
         // SAFETY: `text` makes a datum of the function's return type.
-        unsafe { fcinfo.return_raw_datum(pg::text(&self.0)) }
+        unsafe { fcinfo.return_raw_datum(text::text(&self.0)) }
     }
 }
 

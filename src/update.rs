@@ -5,17 +5,15 @@
 //! equality of that type, so that an index on the column serves.
 
 use crate::error::{Error, Result};
-use crate::pg;
 use crate::types::Text;
+use crate::{catalog, text};
 use pgrx::prelude::*;
 
 /// The keys of a JSON object, None for another JSON value, and None of that for NULL.
 pub type Keys<'a> = Option<Option<&'a [Text]>>;
 
 fn keys<'a>(given: Keys<'a>, what: &'static str) -> Result<&'a [Text]> {
-    given
-        .ok_or_else(|| Error::Null { what: what.into() })?
-        .ok_or(Error::NotAnObject { what })
+    given.ok_or_else(|| Error::Null { what: what.into() })?.ok_or(Error::NotAnObject { what })
 }
 
 pub fn statement(
@@ -27,9 +25,7 @@ pub fn statement(
 ) -> Result<Text> {
     let filter = keys(filter, "filter")?;
     let changes = keys(changes, "changes")?;
-    let all_rows = all_rows.ok_or_else(|| Error::Null {
-        what: "all_rows".into(),
-    })?;
+    let all_rows = all_rows.ok_or_else(|| Error::Null { what: "all_rows".into() })?;
     if changes.is_empty() {
         return Err(Error::EmptyChanges);
     }
@@ -40,13 +36,9 @@ pub fn statement(
     let names: Vec<&str> = set.iter().map(|column| column.name.as_str()).collect();
     let mut sql = format!(
         "UPDATE {} AS t SET ({}) = (SELECT {} FROM pg_catalog.jsonb_to_record($2) AS r({}))",
-        pg::qualified(&pg::table_name(target)),
+        catalog::qualified(&catalog::table_name(target)),
         names.join(", "),
-        names
-            .iter()
-            .map(|name| format!("r.{name}"))
-            .collect::<Vec<_>>()
-            .join(", "),
+        names.iter().map(|name| format!("r.{name}")).collect::<Vec<_>>().join(", "),
         definitions(&set),
     );
     for (i, (column, name)) in columns(target, filter)?.iter().zip(filter).enumerate() {
@@ -89,7 +81,7 @@ struct Column {
 
 impl Column {
     fn equals(&self) -> Result<String> {
-        pg::equality_operator(self.oid)
+        catalog::equality_operator(self.oid)
     }
 }
 
@@ -97,16 +89,11 @@ fn columns(target: pg_sys::Oid, names: &[Text]) -> Result<Vec<Column>> {
     names
         .iter()
         .map(|name| {
-            let shown = pg::to_utf8(&name.0)?;
-            let (_, oid) =
-                pg::column(target, &pg::c_string(&shown)?).ok_or_else(|| Error::NoColumn {
-                    table: pg::table_name(target).table,
-                    column: shown.clone(),
-                })?;
-            Ok(Column {
-                name: pg::quote_identifier(&shown),
-                oid,
-            })
+            let shown = text::to_utf8(&name.0)?;
+            let (_, oid) = catalog::column(target, &text::c_string(&shown)?).ok_or_else(|| {
+                Error::NoColumn { table: catalog::table_name(target).table, column: shown.clone() }
+            })?;
+            Ok(Column { name: text::quote_identifier(&shown), oid })
         })
         .collect()
 }
@@ -114,7 +101,7 @@ fn columns(target: pg_sys::Oid, names: &[Text]) -> Result<Vec<Column>> {
 fn definitions(columns: &[Column]) -> String {
     columns
         .iter()
-        .map(|column| format!("{} {}", column.name, pg::type_name(column.oid)))
+        .map(|column| format!("{} {}", column.name, catalog::type_name(column.oid)))
         .collect::<Vec<_>>()
         .join(", ")
 }

@@ -1,0 +1,188 @@
+//! What the system catalog says of roles, relations, columns and types.
+
+use crate::error::{Error, Result, TableName};
+use crate::text::{quote_identifier, string};
+use pgrx::prelude::*;
+use std::ffi::{CStr, c_char, c_int};
+
+// Not bound by pgrx.
+unsafe extern "C-unwind" {
+    fn has_superclass(relation: pg_sys::Oid) -> bool;
+    fn find_inheritance_children(parent: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> *mut pg_sys::List;
+}
+
+/// A relation's OID, or `InvalidOid`.
+pub fn relation_oid(schema: &CStr, name: &CStr) -> pg_sys::Oid {
+    // SAFETY: terminated strings.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(schema.as_ptr(), true);
+        pg_sys::get_relname_relid(name.as_ptr(), schema)
+    }
+}
+
+pub fn table_name(table: pg_sys::Oid) -> TableName {
+    // SAFETY: looks up the catalog; NULL for an OID that does not exist.
+    unsafe {
+        TableName {
+            schema: string(pg_sys::get_namespace_name(pg_sys::get_rel_namespace(table))),
+            table: string(pg_sys::get_rel_name(table)),
+        }
+    }
+}
+
+/// `schema.table`, quoted where needed.
+pub fn qualified(name: &TableName) -> String {
+    format!("{}.{}", quote_identifier(&name.schema), quote_identifier(&name.table))
+}
+
+/// The `relkind` and `relpersistence` of pg_class; zero for an OID that does not exist.
+pub fn relation_kind(relation: pg_sys::Oid) -> (u8, u8) {
+    // SAFETY: looks up the catalog.
+    unsafe {
+        (
+            pg_sys::get_rel_relkind(relation) as u8,
+            if pg_sys::get_rel_relkind(relation) == 0 {
+                0
+            } else {
+                pg_sys::get_rel_persistence(relation) as u8
+            },
+        )
+    }
+}
+
+pub fn is_partition(relation: pg_sys::Oid) -> bool {
+    // SAFETY: looks up the catalog.
+    unsafe { pg_sys::get_rel_relispartition(relation) }
+}
+
+/// Has the table parents or children?
+pub fn is_in_inheritance(relation: pg_sys::Oid) -> bool {
+    // SAFETY: looks up the catalog; an error is turned into a panic by the guard.
+    unsafe {
+        pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            has_superclass(relation)
+                || !find_inheritance_children(relation, pg_sys::NoLock as pg_sys::LOCKMODE)
+                    .is_null()
+        })
+    }
+}
+
+/// Below this, OIDs are the system catalog's.
+pub fn is_system_relation(relation: pg_sys::Oid) -> bool {
+    relation.to_u32() < pg_sys::FirstNormalObjectId
+}
+
+/// The number and type of a column, if there is one of that name.
+pub fn column(table: pg_sys::Oid, name: &CStr) -> Option<(i16, pg_sys::Oid)> {
+    // SAFETY: looks up the catalog; zero for no such column.
+    let number = unsafe { pg_sys::get_attnum(table, name.as_ptr()) };
+    // SAFETY: the column exists.
+    (number > 0).then(|| (number, unsafe { pg_sys::get_atttype(table, number) }))
+}
+
+/// Is the column computed by the table itself?
+pub fn is_generated(table: pg_sys::Oid, column: i16) -> bool {
+    // SAFETY: looks up the catalog.
+    unsafe { pg_sys::get_attgenerated(table, column) != 0 }
+}
+
+/// A type's name with its schema, as a cast needs it: without a length, and `bpchar` for what "char" alone cuts to one.
+pub fn type_name(oid: pg_sys::Oid) -> String {
+    let flags = pg_sys::FORMAT_TYPE_TYPEMOD_GIVEN | pg_sys::FORMAT_TYPE_FORCE_QUALIFY;
+    // SAFETY: an OID that does not exist is an error of the server's.
+    string(unsafe { pg_sys::format_type_extended(oid, -1, flags as pg_sys::bits16) })
+}
+
+/// `OPERATOR(schema.=)`: what the type itself takes for equality, not what search_path finds.
+pub fn equality_operator(oid: pg_sys::Oid) -> Result<String> {
+    // SAFETY: the cache entry stays.
+    let operator =
+        unsafe { (*pg_sys::lookup_type_cache(oid, pg_sys::TYPECACHE_EQ_OPR as c_int)).eq_opr };
+    if operator == pg_sys::InvalidOid {
+        return Err(Error::NoEquality { type_name: type_name(oid) });
+    }
+    // SAFETY: the operator exists, and its function with it; both live in the catalog.
+    let (schema, name) = unsafe {
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::OPEROID as c_int,
+            pg_sys::Datum::from(operator),
+        );
+        let mut null = false;
+        let schema = pg_sys::SysCacheGetAttr(
+            pg_sys::SysCacheIdentifier::OPEROID as c_int,
+            tuple,
+            pg_sys::Anum_pg_operator_oprnamespace as i16,
+            &mut null,
+        );
+        let schema = string(pg_sys::get_namespace_name(pg_sys::Oid::from(schema.value() as u32)));
+        pg_sys::ReleaseSysCache(tuple);
+        (schema, string(pg_sys::get_opname(operator)))
+    };
+    Ok(format!("OPERATOR({}.{name})", quote_identifier(&schema)))
+}
+
+pub fn owns_table(table: pg_sys::Oid) -> bool {
+    // SAFETY: no preconditions.
+    let user = unsafe { pg_sys::GetUserId() };
+    #[cfg(feature = "pg15")]
+    // SAFETY: an OID that does not exist is an error of the server's.
+    unsafe {
+        pg_sys::pg_class_ownercheck(table, user)
+    }
+    #[cfg(not(feature = "pg15"))]
+    // SAFETY: an OID that does not exist is an error of the server's.
+    unsafe {
+        pg_sys::object_ownercheck(pg_sys::RelationRelationId, table, user)
+    }
+}
+
+/// May the caller update the table, or a column of it?
+pub fn may_update(table: pg_sys::Oid) -> bool {
+    let update = pg_sys::ACL_UPDATE as pg_sys::AclMode;
+    // SAFETY: an OID that does not exist is an error of the server's.
+    unsafe {
+        let user = pg_sys::GetUserId();
+        pg_sys::pg_class_aclcheck(table, user, update) == pg_sys::AclResult::ACLCHECK_OK
+            || pg_sys::pg_attribute_aclcheck_all(
+                table,
+                user,
+                update,
+                pg_sys::AclMaskHow::ACLMASK_ANY,
+            ) == pg_sys::AclResult::ACLCHECK_OK
+    }
+}
+
+/// The name of the role that the caller acts as now.
+pub fn current_role_name() -> pg_sys::NameData {
+    let mut name = pg_sys::NameData::default();
+    // SAFETY: the current user exists, its name is terminated and fits.
+    unsafe {
+        let role = CStr::from_ptr(pg_sys::GetUserNameFromId(pg_sys::GetUserId(), false));
+        for (to, from) in name.data.iter_mut().zip(role.to_bytes()) {
+            *to = *from as c_char;
+        }
+    }
+    name
+}
+
+/// Is the caller `role`, or a member of it, or a superuser? A role that was dropped has no members.
+pub fn is_member_of(role: &CStr) -> bool {
+    // SAFETY: a terminated string.
+    let oid = unsafe { pg_sys::get_role_oid(role.as_ptr(), true) };
+    // SAFETY: no preconditions.
+    let user = unsafe { pg_sys::GetUserId() };
+    if oid == pg_sys::InvalidOid {
+        // SAFETY: no preconditions.
+        return unsafe { pg_sys::superuser() };
+    }
+    // SAFETY: both roles exist.
+    user == oid || unsafe { pg_sys::is_member_of_role(user, oid) }
+}
+
+/// Is the caller a member of pg_monitor?
+pub fn may_monitor() -> bool {
+    // SAFETY: the predefined role always exists.
+    unsafe {
+        pg_sys::has_privs_of_role(pg_sys::GetUserId(), pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR))
+    }
+}
