@@ -1,25 +1,16 @@
 //! Which triggers put a fence on a table. The SQL functions `fence_attach` and `fence_detach` execute the statements that are made
 //! here, with the rights of their caller.
 
+use crate::catalog::Trigger;
 use crate::error::{Error, Result};
 use crate::types::{Kind, Label, Text, Token};
 use crate::{catalog, text};
-use crate::{table, token};
+use crate::{known, token};
 use pgrx::prelude::*;
-use std::ffi::CStr;
 
 /// Triggers fire in the order of their names. These come after ordinary ones, so that they see what is really written.
 const STATEMENT_TRIGGER: &str = "zzz_lock_ext_fence";
 const ROW_TRIGGER: &str = "zzz_lock_ext_fence_row";
-
-/// A trigger of the table that calls `fence_check()`.
-#[derive(Debug, PartialEq, Eq)]
-struct Trigger {
-    name: String,
-    kind: i16,
-    enabled: bool,
-    args: Vec<Vec<u8>>,
-}
 
 /// `fence_check()` as SQL names it, and its OID.
 pub struct Check<'a> {
@@ -55,7 +46,7 @@ pub fn attach(
         });
     }
 
-    let mut present = triggers(check, target);
+    let mut present = catalog::triggers(target, check.function);
     present.retain(|trigger| [STATEMENT_TRIGGER, ROW_TRIGGER].contains(&trigger.name.as_str()));
     present.sort_by(|a, b| a.name.cmp(&b.name));
     if present == wanted {
@@ -74,7 +65,10 @@ pub fn attach(
 pub fn detach(check: &Check, target: pg_sys::Oid) -> Result<Vec<Text>> {
     must_own(target)?;
     let table = catalog::qualified(&catalog::table_name(target));
-    Ok(triggers(check, target).iter().map(|trigger| drop_statement(trigger, &table)).collect())
+    Ok(catalog::triggers(target, check.function)
+        .iter()
+        .map(|trigger| drop_statement(trigger, &table))
+        .collect())
 }
 
 /// The lease that the table's fence names first.
@@ -85,7 +79,9 @@ pub fn attached_lease(check: &Check, target: pg_sys::Oid) -> Result<Text> {
     if !catalog::may_update(target) {
         return Err(Error::MayNotUpdate { relation: catalog::table_name(target).table });
     }
-    let lease = triggers(check, target).into_iter().find_map(|t| t.args.into_iter().next());
+    let lease = catalog::triggers(target, check.function)
+        .into_iter()
+        .find_map(|t| t.args.into_iter().next());
     lease.map(Text).ok_or_else(|| Error::NotFenced { relation: catalog::table_name(target).table })
 }
 
@@ -120,7 +116,7 @@ fn may_fence(target: pg_sys::Oid) -> Result<()> {
     if catalog::is_system_relation(target) {
         return refuse("It is a system catalog.");
     }
-    if name.schema.as_bytes() == table::SCHEMA.to_bytes() {
+    if name.schema.as_bytes() == known::SCHEMA.to_bytes() {
         return refuse("It is a table of lock_ext itself.");
     }
     if persistence == b't' {
@@ -188,30 +184,4 @@ fn create_statement(trigger: &Trigger, table: &str, schema: &str) -> Result<Text
 
 fn drop_statement(trigger: &Trigger, table: &str) -> Text {
     Text::of(&format!("DROP TRIGGER {} ON {table}", text::quote_identifier(&trigger.name)))
-}
-
-fn triggers(check: &Check, target: pg_sys::Oid) -> Vec<Trigger> {
-    let mut found = Vec::new();
-    // SAFETY: the relation is open and locked while its triggers are read; names and arguments are terminated.
-    unsafe {
-        let relation = pg_sys::relation_open(target, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-        let all = (*relation).trigdesc;
-        let count = if all.is_null() { 0 } else { (*all).numtriggers as usize };
-        for i in 0..count {
-            let trigger = &*(*all).triggers.add(i);
-            if trigger.tgfoid != check.function {
-                continue;
-            }
-            found.push(Trigger {
-                name: text::shown(CStr::from_ptr(trigger.tgname).to_bytes()),
-                kind: trigger.tgtype,
-                enabled: trigger.tgenabled as u8 == pg_sys::TRIGGER_FIRES_ON_ORIGIN,
-                args: (0..trigger.tgnargs as usize)
-                    .map(|i| CStr::from_ptr(*trigger.tgargs.add(i)).to_bytes().to_vec())
-                    .collect(),
-            });
-        }
-        pg_sys::relation_close(relation, pg_sys::NoLock as pg_sys::LOCKMODE);
-    }
-    found
 }

@@ -1,7 +1,7 @@
 //! What the system catalog says of roles, relations, columns and types.
 
 use crate::error::{Error, Result, TableName};
-use crate::text::{quote_identifier, string};
+use crate::text::{quote_identifier, shown, string};
 use pgrx::prelude::*;
 use std::ffi::{CStr, c_char, c_int};
 
@@ -185,4 +185,41 @@ pub fn may_monitor() -> bool {
     unsafe {
         pg_sys::has_privs_of_role(pg_sys::GetUserId(), pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR))
     }
+}
+
+/// A trigger as pg_trigger has it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Trigger {
+    pub name: String,
+    /// The bits of tgtype.
+    pub kind: i16,
+    pub enabled: bool,
+    pub args: Vec<Vec<u8>>,
+}
+
+/// The triggers of a table that call `function`.
+pub fn triggers(target: pg_sys::Oid, function: pg_sys::Oid) -> Vec<Trigger> {
+    let mut found = Vec::new();
+    // SAFETY: the relation is open and locked while its triggers are read; names and arguments are terminated.
+    unsafe {
+        let relation = pg_sys::relation_open(target, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        let all = (*relation).trigdesc;
+        let count = if all.is_null() { 0 } else { (*all).numtriggers as usize };
+        for i in 0..count {
+            let trigger = &*(*all).triggers.add(i);
+            if trigger.tgfoid != function {
+                continue;
+            }
+            found.push(Trigger {
+                name: shown(CStr::from_ptr(trigger.tgname).to_bytes()),
+                kind: trigger.tgtype,
+                enabled: trigger.tgenabled as u8 == pg_sys::TRIGGER_FIRES_ON_ORIGIN,
+                args: (0..trigger.tgnargs as usize)
+                    .map(|i| CStr::from_ptr(*trigger.tgargs.add(i)).to_bytes().to_vec())
+                    .collect(),
+            });
+        }
+        pg_sys::relation_close(relation, pg_sys::NoLock as pg_sys::LOCKMODE);
+    }
+    found
 }

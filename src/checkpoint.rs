@@ -5,9 +5,10 @@
 
 use crate::error::{Error, Result};
 use crate::fence;
+use crate::known::Spec;
 use crate::referee::{self, Mode, Tag};
 use crate::store::Leases;
-use crate::table::{Key, Spec, Table, Tuple, Value};
+use crate::table::{Key, Table, Tuple, Value};
 use crate::types::{Jsonb, Label, Token};
 use crate::{catalog, pg, text};
 

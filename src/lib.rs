@@ -16,7 +16,7 @@
 //! | `admin` | what the views show; evict, prune | `store`, `referee`, `fence` |
 //! | `policy` | every decision, over a row, a moment and a request; no PostgreSQL | |
 //! | `store` | the rows of `lock_ext.lease`, typed; decides nothing | `table` |
-//! | `table` | our tables as a catalog: read as of this moment, written directly | the server |
+//! | `table`, `known` | our tables as a catalog: read as of this moment, written directly | the server |
 //! | `referee` | lock tags and modes: PostgreSQL's lock manager | the server |
 //! | `token` | where fencing tokens come from | `sequence` |
 //! | `types`, `error`, `settings` | values that are checked once, the list of errors, settings | `pg`, `text` |
@@ -39,27 +39,40 @@
 //! *Two checks.* Every fenced write is checked when it happens, and once more under the lock between the last statement and the
 //! commit (`fence` has the reason why this is enough).
 
+#[forbid(unsafe_code)]
 mod admin;
 mod api;
+#[forbid(unsafe_code)]
 mod attach;
 mod catalog;
+#[forbid(unsafe_code)]
 mod checkpoint;
+#[forbid(unsafe_code)]
 mod error;
+#[forbid(unsafe_code)]
 mod fence;
+mod known;
+#[forbid(unsafe_code)]
 mod lease;
+#[forbid(unsafe_code)]
 mod once;
 mod pg;
+#[forbid(unsafe_code)]
 mod policy;
 mod private;
 mod referee;
 mod sequence;
+#[forbid(unsafe_code)]
 mod settings;
+#[forbid(unsafe_code)]
 mod store;
 mod table;
 mod text;
+#[forbid(unsafe_code)]
 mod token;
 mod trigger;
 mod types;
+#[forbid(unsafe_code)]
 mod update;
 
 use pgrx::prelude::*;

@@ -1,8 +1,9 @@
 //! Once-only markers: one row for each key, inserted by the transaction that does the work.
 
 use crate::error::Result;
+use crate::known::Spec;
 use crate::referee::{self, Mode, Tag};
-use crate::table::{Key, Spec, Table, Value};
+use crate::table::{Key, Table, Value};
 use crate::types::{Label, Timestamp};
 use crate::{pg, text};
 

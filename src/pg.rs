@@ -236,7 +236,7 @@ pub fn register_callbacks() {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn relcache_callback(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
-    crate::table::relation_changed(relation);
+    crate::known::relation_changed(relation);
 }
 
 #[pg_guard]

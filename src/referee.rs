@@ -202,7 +202,7 @@ pub fn writers() -> Vec<Writer> {
     };
     let ours = |purpose: Purpose| {
         locks.iter().filter(move |lock| {
-            u32::from(lock.locktag.locktag_type) == pg_sys::LockTagType::LOCKTAG_USERLOCK as u32
+            u32::from(lock.locktag.locktag_type) == pg_sys::LockTagType::LOCKTAG_USERLOCK
                 && lock.locktag.locktag_field4 == purpose as u16
                 && lock.holdMask != 0
         })

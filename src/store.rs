@@ -1,9 +1,10 @@
 //! The rows of `lock_ext.lease`, typed. It decides nothing; the only place that knows the table's columns.
 
 use crate::error::Result;
+use crate::known::Spec;
 use crate::policy::Lease;
 use crate::referee::NameHash;
-use crate::table::{self, Busy, Key, Spec, Table, Tuple, Value};
+use crate::table::{self, Busy, Key, Table, Tuple, Value};
 use crate::types::{Label, Text, Timestamp, Token, Ttl};
 use crate::{catalog, pg, text};
 use pgrx::prelude::*;

@@ -9,91 +9,11 @@
 //! Whoever changes a row holds the lock of its tag while it does (see `referee`), so that two never change it at once.
 
 use crate::error::{Error, Result};
-use crate::{catalog, pg, text};
+use crate::known::{self, Spec};
+use crate::{pg, text};
 use pgrx::prelude::*;
-use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, c_int};
-
-/// Which table, its primary key's index, and the columns of that key, counted from 1.
-pub struct Spec {
-    pub table: &'static CStr,
-    pub index: &'static CStr,
-    pub key: [i16; 2],
-    /// How many columns the table has.
-    pub columns: usize,
-}
-
-impl Spec {
-    /// The OIDs of table and index, remembered until the server says that a relation of ours has changed.
-    fn oids(&self) -> Result<(pg_sys::Oid, pg_sys::Oid)> {
-        let known = KNOWN.with(|known| known.borrow().iter().find(|k| k.0 == self.table).copied());
-        if let Some((_, table, index)) = known {
-            return Ok((table, index));
-        }
-        let table = catalog::relation_oid(SCHEMA, self.table);
-        let index = catalog::relation_oid(SCHEMA, self.index);
-        if table == pg_sys::InvalidOid || index == pg_sys::InvalidOid {
-            return Err(Error::NotInstalled);
-        }
-        KNOWN.with(|known| known.borrow_mut().push((self.table, table, index)));
-        Ok((table, index))
-    }
-}
-
-thread_local! {
-    static KNOWN: RefCell<Vec<(&'static CStr, pg_sys::Oid, pg_sys::Oid)>> = const { RefCell::new(Vec::new()) };
-    /// Tables whose indexes are known to be plain.
-    static VERIFIED: RefCell<Vec<pg_sys::Oid>> = const { RefCell::new(Vec::new()) };
-    static PLACES: RefCell<Vec<(u64, pg_sys::ItemPointerData)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Number of places that are remembered; 16 bytes each.
-const PLACES_SIZE: usize = 4096;
-
-/// The server says that a relation has changed; zero for any.
-pub fn relation_changed(oid: pg_sys::Oid) {
-    KNOWN.with(|known| {
-        let mut known = known.borrow_mut();
-        if oid == pg_sys::InvalidOid || known.iter().any(|k| k.1 == oid || k.2 == oid) {
-            known.clear();
-            VERIFIED.with(|verified| verified.borrow_mut().clear());
-        }
-    });
-}
-
-/// An index over an expression, or for some of the rows, would have to be kept by the executor.
-fn verify_indexes(relation: pg_sys::Relation) -> Result<()> {
-    // SAFETY: the relation is open and locked.
-    let is_plain = unsafe {
-        let indexes = pg_sys::RelationGetIndexList(relation);
-        (0..pg_sys::list_length(indexes)).all(|i| {
-            let mode = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-            let index = pg_sys::index_open(pg_sys::list_nth_oid(indexes, i), mode);
-            let is_plain = pg_sys::RelationGetIndexExpressions(index).is_null()
-                && pg_sys::RelationGetIndexPredicate(index).is_null();
-            pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
-            is_plain
-        })
-    };
-    if is_plain { Ok(()) } else { Err(Error::Internal("a table of lock_ext was given an index")) }
-}
-
-/// Where the row of a name was last; a hint that is checked.
-fn place(hash: u64) -> Option<pg_sys::ItemPointerData> {
-    PLACES.with(|places| {
-        places.borrow().get(hash as usize % PLACES_SIZE).filter(|p| p.0 == hash).map(|p| p.1)
-    })
-}
-
-fn remember(hash: u64, tid: pg_sys::ItemPointerData) {
-    PLACES.with(|places| {
-        let mut places = places.borrow_mut();
-        if places.is_empty() {
-            places.resize(PLACES_SIZE, (0, pg_sys::ItemPointerData::default()));
-        }
-        places[hash as usize % PLACES_SIZE] = (hash, tid);
-    });
-}
+use std::cell::Cell;
+use std::ffi::c_int;
 
 /// One of our tables, open. Its lock stays until the transaction ends, as for any statement.
 pub struct Table {
@@ -131,8 +51,6 @@ pub enum Key<'a> {
 /// A column's value to write.
 pub type Value = Option<pg_sys::Datum>;
 
-pub const SCHEMA: &CStr = c"lock_ext";
-
 impl Table {
     pub fn open(spec: &Spec) -> Result<Self> {
         Self::open_with(spec, pg_sys::RowExclusiveLock)
@@ -151,10 +69,7 @@ impl Table {
         if unsafe { (*(*relation).rd_att).natts } as usize != spec.columns {
             return Err(Error::Internal("a table of lock_ext was altered"));
         }
-        if !VERIFIED.with(|verified| verified.borrow().contains(&table)) {
-            verify_indexes(relation)?;
-            VERIFIED.with(|verified| verified.borrow_mut().push(table));
-        }
+        spec.verify(relation)?;
         // A concurrent REINDEX may have given the index another OID until the lock was taken.
         let (_, index) = spec.oids()?;
         Ok(Table { relation, index, key: spec.key, root: Cell::new(None) })
@@ -181,12 +96,12 @@ impl Table {
     /// The same, looking first where the row of this name was last. Most of the time it is still there, as heartbeats
     /// leave it on its page, and then no index is needed.
     pub fn find_near(&self, key: Key, hash: u64) -> Found {
-        match place(hash).and_then(|tid| self.at(tid, key)) {
+        match known::place(hash).and_then(|tid| self.at(tid, key)) {
             Some(tuple) => Found { row: Some(tuple), busy: None },
             None => {
                 let found = self.find(key);
                 if let Some(tid) = self.root.get() {
-                    remember(hash, tid);
+                    known::remember(hash, tid);
                 }
                 found
             }
@@ -553,7 +468,7 @@ fn scan_keys(key: Key, columns: [i16; 2]) -> ([pg_sys::ScanKeyData; 2], c_int) {
             columns[0],
             equals,
             pg_sys::InvalidOid,
-            pg_sys::Oid::from(pg_sys::C_COLLATION_OID),
+            pg_sys::C_COLLATION_OID,
             pg_sys::Oid::from(pg_sys::F_TEXTEQ),
             text::text(name),
         );

@@ -5,7 +5,7 @@
 //! upper bits of the token will rule out.
 
 use crate::error::{Error, Result};
-use crate::table;
+use crate::known;
 use crate::types::{MAX_TOKEN, Token};
 use crate::{catalog, pg, sequence};
 use pgrx::prelude::*;
@@ -17,7 +17,7 @@ pub struct Drawn {
 }
 
 fn sequence() -> Result<pg_sys::Oid> {
-    let oid = catalog::relation_oid(table::SCHEMA, c"lease_token_seq");
+    let oid = catalog::relation_oid(known::SCHEMA, c"lease_token_seq");
     if oid == pg_sys::InvalidOid { Err(Error::NotInstalled) } else { Ok(oid) }
 }
 
