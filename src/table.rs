@@ -177,6 +177,11 @@ impl Table {
             if by.is_some_and(|by| !pg::is_in_progress(by)) {
                 continue;
             }
+            // A version that went to another page after we had read the index: it will be there when we look again.
+            let moved = |row: &(Tuple, Option<pg_sys::TransactionId>)| row.0.has_successor();
+            if next.is_none() && deleting.is_some() && row.as_ref().is_some_and(moved) {
+                continue;
+            }
             return Found {
                 row: row.map(|(tuple, _)| tuple),
                 busy: by.map(|by| Busy { by, next: next.map(|(tuple, _)| tuple) }),
@@ -433,6 +438,16 @@ impl Tuple {
         // SAFETY: this arm of the union is the one of tuples that are stored.
         let xmin = unsafe { header.t_choice.t_heap.t_xmin };
         pg::is_mine(xmin)
+    }
+}
+
+impl Tuple {
+    /// Was it updated, and not deleted, by whoever is changing it? Then it points to its next version.
+    fn has_successor(&self) -> bool {
+        // SAFETY: a copy of a whole heap tuple.
+        let (next, own) = unsafe { ((*(*self.0).t_data).t_ctid, (*self.0).t_self) };
+        (next.ip_blkid.bi_hi, next.ip_blkid.bi_lo, next.ip_posid)
+            != (own.ip_blkid.bi_hi, own.ip_blkid.bi_lo, own.ip_posid)
     }
 }
 

@@ -1,0 +1,47 @@
+# Thin: the work is in scripts/, which CI and people call alike.
+#
+#   make demo       the daily reward paid once although a node freezes, and what happens without the fence
+#   make test       everything that is tested; `scripts/test.sh STAGE` runs one part of it
+#   make bench      speed figures
+#   make install    build and install into the server of PG_CONFIG (PostgreSQL 15 of Debian by default)
+#   make package    build into target/release/lock_ext-pg15/, for packagers
+#
+# demo, test, install and package install what they need first, see scripts/needs.sh.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -c
+export PG_CONFIG
+
+all: package
+
+demo: install
+	scripts/with-cluster.sh cargo run --quiet --release --package lock_ext_demo -- --svg target/demo.svg
+
+# Refreshes the picture in the README.
+demo-svg: demo
+	mkdir -p docs
+	cp target/demo.svg docs/demo.svg
+
+test: needs-lint
+	scripts/test.sh
+
+bench: install
+	@if [ -x scripts/bench.sh ]; then scripts/bench.sh; else echo "there is no benchmark yet"; fi
+
+install: needs
+	scripts/install.sh
+
+package: needs
+	source scripts/lib.sh && cargo pgrx package --pg-config "$$(find_pg_config)"
+
+needs:
+	scripts/needs.sh
+
+needs-lint:
+	scripts/needs.sh --lint
+
+clean:
+	cargo clean
+
+.PHONY: all demo demo-svg test bench install package needs needs-lint clean
+.NOTPARALLEL:

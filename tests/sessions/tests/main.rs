@@ -1,0 +1,19 @@
+//! One binary, so that the server's template database is prepared once. The modules:
+//!
+//! * `cases`: the scenarios H01 to H38, by their numbers;
+//! * `races`: what must hold when sessions act at the same time, one promise a test;
+//! * `readme`: the transcripts of README.md;
+//! * `wire`: every error by the fields that a driver sees;
+//! * `calls`: the smaller promises of single functions;
+//! * `histories` and `model`: random histories against a model in plain Rust.
+
+mod calls;
+mod cases;
+mod histories;
+mod model;
+mod races;
+mod readme;
+mod wire;
+
+/// The program that stands for a node in a process of its own.
+const CLIENT: &str = env!("CARGO_BIN_EXE_client");
