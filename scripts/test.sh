@@ -25,7 +25,7 @@ lint() {
 # Only where it is installed: nothing that is built depends on it.
 scripts() {
     if command -v shellcheck >/dev/null; then
-        shellcheck --external-sources scripts/*.sh .ci/run
+        shellcheck --severity warning --external-sources scripts/*.sh .ci/run
     else
         echo "shellcheck is not installed, left out"
     fi
