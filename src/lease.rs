@@ -82,7 +82,8 @@ fn grant(leases: &Leases, request: &Request, hash: NameHash) -> Result<Option<To
         Acquire::Refuse => Ok(None),
         Acquire::Again(token) => Ok(again(request.name, &found, token).map(Told::Before)),
         Acquire::RefuseUntil(expires_at) => {
-            if let Some(row) = &found.row {
+            // Not in a transaction that may stay open: the holder's heartbeat would wait for it.
+            if let Some(row) = found.row.as_ref().filter(|_| !pg::in_transaction_block()) {
                 leases.set_expiry(row, pg::now(), expires_at);
             }
             Ok(None)
