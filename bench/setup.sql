@@ -8,11 +8,12 @@ CREATE TABLE bare (
 INSERT INTO bare
     SELECT 1, 1, now(), now(), '1 h', 'postgres', 'heartbeat-' || i, 'bench', now() + '1 h' FROM generate_series(1, 100) AS i;
 SELECT count(lease_acquire('heartbeat-' || i, 'bench', '1 h')) FROM generate_series(1, 100) AS i;
-SELECT count(lease_acquire('many-' || i, 'bench', '1 h')) FROM generate_series(1, 1000) AS i;
+SELECT count(lease_acquire('many-' || c || '-' || i, 'bench', '1 h')) FROM generate_series(0, 7) AS c, generate_series(1, 1000) AS i;
 SELECT count(lease_release(name, lease_acquire(name, 'bench', '1 h')))
     FROM (SELECT 'acquire-' || c || '-' || i AS name FROM generate_series(0, 7) AS c, generate_series(0, 1999) AS i) AS names;
-CREATE TABLE tenure AS SELECT array_agg(name ORDER BY name) AS names, array_agg(token ORDER BY name) AS tokens
-    FROM lease_status WHERE name LIKE 'many-%';
+CREATE TABLE tenure AS
+    SELECT split_part(name, '-', 2)::int AS client, array_agg(name ORDER BY name) AS names, array_agg(token ORDER BY name) AS tokens
+      FROM lease_status WHERE name LIKE 'many-%' GROUP BY 1;
 CREATE TABLE plain (id bigserial PRIMARY KEY, v int);
 CREATE TABLE fenced (id bigserial PRIMARY KEY, v int);
 SELECT fence_attach('fenced', 'heartbeat-1');
