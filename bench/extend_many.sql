@@ -1,1 +1,2 @@
-SELECT count(e.expires_at) FROM tenure, lease_extend_many(names, tokens) AS e WHERE client = :client_id;
+SELECT names, tokens FROM tenure WHERE client = :client_id \gset
+SELECT * FROM lease_extend_many(:names, :tokens);
