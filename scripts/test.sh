@@ -83,7 +83,7 @@ golden() {
 
 # Many real clients, among them stopped and killed ones.
 sessions() {
-    scripts/with-cluster.sh cargo test --package lock_ext_sessions --release
+    scripts/with-cluster.sh cargo test --package lock_ext_sessions --release -- --test-threads=8
 }
 
 if [ $# -eq 0 ]; then

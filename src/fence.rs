@@ -64,7 +64,7 @@ struct Transaction {
     /// What entries were before a savepoint changed them, None for not there; with the nesting level.
     journal: Vec<(i32, usize, Option<Entry>)>,
     writes: usize,
-    /// The check before the commit is done; what is written after it is checked at once.
+    /// The check before the commit has begun; what others write in their own callbacks after it is checked at once.
     checked: bool,
 }
 
@@ -354,6 +354,7 @@ pub fn before_commit(prepare: bool) {
             .cloned()
             .collect()
     });
+    with(|t| t.checked = true);
     if due.is_empty() {
         return;
     }
@@ -364,7 +365,6 @@ pub fn before_commit(prepare: bool) {
         leases.close();
         Ok(())
     }));
-    with(|t| t.checked = true);
 }
 
 fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
@@ -460,7 +460,8 @@ fn settle_pending(
 /// The transaction has ended.
 pub fn forget() {
     with(|t| {
-        if !t.entries.is_empty() || t.checked {
+        t.checked = false;
+        if !t.entries.is_empty() {
             *t = Transaction::default();
         }
     });

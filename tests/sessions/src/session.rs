@@ -325,7 +325,9 @@ pub async fn connect(database: &str, role: Option<&str>) -> Client {
         .host(variable("PGHOST"))
         .port(variable("PGPORT").parse().expect("PGPORT is a number"))
         .user(role.map_or_else(|| variable("PGUSER"), str::to_owned))
-        .dbname(database);
+        .dbname(database)
+        // Who would wait for ever fails instead; a test that means a shorter time sets its own.
+        .options("-c statement_timeout=60s");
     let (client, connection) = config.connect(NoTls).await.expect("a connection");
     // Ends with the connection, and that with the client. A lost connection is seen by whoever asks next.
     tokio::spawn(connection);
