@@ -22,11 +22,11 @@ demo-svg: demo
 	mkdir -p docs
 	cp target/demo.svg docs/demo.svg
 
-test: needs-lint
+test: needs-test
 	scripts/test.sh
 
-bench: install
-	@if [ -x scripts/bench.sh ]; then scripts/bench.sh; else echo "there is no benchmark yet"; fi
+bench: needs-bench install
+	scripts/bench.sh
 
 install: needs
 	scripts/install.sh
@@ -37,11 +37,14 @@ package: needs
 needs:
 	scripts/needs.sh
 
-needs-lint:
-	scripts/needs.sh --lint
+needs-test:
+	scripts/needs.sh --test
+
+needs-bench:
+	scripts/needs.sh --bench
 
 clean:
 	cargo clean
 
-.PHONY: all demo demo-svg test bench install package needs needs-lint clean
+.PHONY: all demo demo-svg test bench install package needs needs-test needs-bench clean
 .NOTPARALLEL:

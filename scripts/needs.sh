@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# needs.sh [--lint]
+# needs.sh [--test|--bench]
 #
 # Installs what building and testing lock_ext needs on a Debian 12 machine that has Rust and git:
 # Debian's PostgreSQL 15 with its headers, clang for bindgen, the matching cargo-pgrx. Where
 # all of it is there it only looks, and needs no network. What it cannot install it names, with the command
-# that does it, and exits with status 1. --lint asks for rustfmt and clippy too.
+# that does it, and exits with status 1. --test asks for what the tests need as well (rustfmt, clippy, faketime for the
+# clients with wrong clocks), --bench for valgrind.
 #
 # With PG_CONFIG set that server is taken, and no PostgreSQL is installed.
 set -euo pipefail
@@ -18,6 +19,12 @@ packages=(gcc libc6-dev make pkg-config libssl-dev clang libclang-dev sudo)
 if [ -z "${PG_CONFIG:-}" ]; then
     packages+=(postgresql-15 postgresql-server-dev-15)
 fi
+case ${1:-} in
+    '') ;;
+    --test) packages+=(faketime) ;;
+    --bench) packages+=(valgrind) ;;
+    *) die "usage: needs.sh [--test|--bench]" ;;
+esac
 
 missing_packages() {
     local package
@@ -83,7 +90,7 @@ need_pgrx_init() {
 
 need_packages
 need_rust
-if [ "${1:-}" = --lint ]; then
+if [ "${1:-}" = --test ]; then
     need_linters
 fi
 need_cargo_pgrx
