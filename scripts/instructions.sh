@@ -23,7 +23,9 @@ jit = off
 plan_cache_mode = force_generic_plan
 enable_seqscan = off
 CONF
-export PGHOST=$dir PGPORT=5432 PGUSER=${PGUSER:-$([ "$(id -u)" = 0 ] && echo postgres || id -un)}
+PGUSER=$(id -un)
+if is_root; then PGUSER=postgres; fi
+export PGHOST=$dir PGPORT=5432 PGUSER
 as_postgres "$bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w start >/dev/null
 as_postgres psql -qXd postgres -c 'CREATE DATABASE bench'
 as_postgres psql -qXd bench -v ON_ERROR_STOP=1 -f "$here/bench/setup.sql" >/dev/null
