@@ -22,7 +22,7 @@ pairs=(
 )
 
 if [ "${1:-}" != inside ]; then
-    LOCK_EXT_PGOPTS=$'plan_cache_mode = force_generic_plan\nenable_seqscan = off\nmax_wal_size = 4GB' \
+    LOCK_EXT_PGOPTS=$'jit = off\nplan_cache_mode = force_generic_plan\nenable_seqscan = off\nmax_wal_size = 4GB' \
         scripts/with-cluster.sh "scripts/bench.sh" inside
     exec scripts/instructions.sh
 fi
