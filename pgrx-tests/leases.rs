@@ -232,6 +232,29 @@ mod tests {
         assert_eq!(open, Some(0));
     }
 
+    #[pg_test(error = "table \"lease\" of lock_ext was altered")]
+    fn a_table_that_was_altered_is_not_written() {
+        Spi::run("ALTER TABLE lock_ext.lease ALTER COLUMN ttl TYPE bigint USING 1").expect("runs");
+        acquire("a");
+    }
+
+    #[pg_test(
+        error = "table \"once_key\" of lock_ext was given an index over an expression or for some rows"
+    )]
+    fn a_table_with_an_index_that_only_the_executor_keeps_is_not_written() {
+        Spi::run("CREATE INDEX ON lock_ext.once_key ((length(key)))").expect("runs");
+        Spi::run("SELECT once('k')").expect("runs");
+    }
+
+    #[pg_test]
+    fn an_administrator_may_end_what_the_transaction_is_about_to_end() {
+        let token = acquire("a").expect("free");
+        Spi::run(&format!("SELECT lease_extend('a', {token})")).expect("runs");
+        assert_eq!(one("SELECT lease_force_release('a')"), Some(true));
+        assert_eq!(one("SELECT lease_force_release('a')"), Some(false));
+        assert_eq!(state("a").as_deref(), Some("free"));
+    }
+
     #[pg_test(error = "time to live is out of range")]
     fn a_time_to_live_above_the_limit_is_refused() {
         Spi::run("SELECT lease_acquire('a', 'me', '8 d')").expect("runs");

@@ -151,6 +151,7 @@ pub fn prune(idle: i64) -> Result<i64> {
             && row.idle_since() < before
         {
             leases.delete(row);
+            fence::settled(label, hash, row.lease.token);
             checkpoint::forget(label)?;
             pruned += 1;
         }

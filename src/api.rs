@@ -200,7 +200,10 @@ fn lease_checkpoint(name: Option<Text>, token: Option<i64>, state: Option<Jsonb>
 
 #[pg_extern(volatile, parallel_unsafe, name = "lease_checkpoint")]
 fn lease_checkpoint_read(name: Option<Text>) -> Option<Jsonb> {
-    or_raise(Label::new(Kind::Lease, name.as_ref()).and_then(checkpoint::read))
+    or_raise((|| {
+        pg::refuse_in_parallel("lease_checkpoint")?;
+        checkpoint::read(Label::new(Kind::Lease, name.as_ref())?)
+    })())
 }
 
 #[pg_extern(volatile, parallel_unsafe)]

@@ -87,6 +87,7 @@ pub fn attached_lease(check: &Check, target: pg_sys::Oid) -> Result<Text> {
 
 /// Does a table carry tokens of an earlier life of the database, above those to come? An error for who may not raise the floor.
 pub fn is_ahead(target: pg_sys::Oid, highest: Option<i64>, may_raise: bool) -> Result<bool> {
+    must_own(target)?;
     let Some(found) = highest.map(Token) else {
         return Ok(false);
     };

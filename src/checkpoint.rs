@@ -11,12 +11,16 @@ use crate::store::Leases;
 use crate::table::{Key, Table, Tuple, Value};
 use crate::types::{Jsonb, Label, Token};
 use crate::{catalog, pg, text};
+use pgrx::prelude::*;
+
+const TYPES: [pg_sys::Oid; COLUMNS] =
+    [pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID, pg_sys::TEXTOID, pg_sys::NAMEOID, pg_sys::JSONBOID];
 
 const TABLE: Spec = Spec {
     table: c"lease_checkpoint",
     index: c"lease_checkpoint_pkey",
     key: [3, 1],
-    columns: COLUMNS,
+    columns: &TYPES,
 };
 
 const TOKEN: usize = 0;

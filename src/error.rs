@@ -66,6 +66,10 @@ pub enum Error {
     Standby { function: &'static str },
     #[error("cannot execute {function}() in a read-only transaction")]
     ReadOnly { function: &'static str },
+    #[error("cannot execute {function}() during a parallel operation")]
+    Parallel { function: &'static str },
+    #[error("table \"{table}\" of lock_ext {what}")]
+    Altered { table: String, what: &'static str },
     #[error("too many leases in one transaction")]
     LockTableFull,
     #[error("cannot PREPARE a transaction that has extended lease \"{lease}\"")]
@@ -157,6 +161,8 @@ impl Error {
             NotFenceable { .. } => Code::ERRCODE_WRONG_OBJECT_TYPE,
             NoEquality { .. } => Code::ERRCODE_UNDEFINED_FUNCTION,
             NotInstalled => Code::ERRCODE_UNDEFINED_OBJECT,
+            Parallel { .. } => Code::ERRCODE_INVALID_TRANSACTION_STATE,
+            Altered { .. } => Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             EvictUncommitted => Code::ERRCODE_ACTIVE_SQL_TRANSACTION,
             NotText => Code::ERRCODE_CHARACTER_NOT_IN_REPERTOIRE,
             SequenceBehind { .. } => Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -280,6 +286,7 @@ impl Error {
             NotFenced { .. } => "Name the lease, or call fence_attach first.".into(),
             EmptyFilter => "Use all_rows => true to change all rows of the table.".into(),
             NotInstalled => "Use CREATE EXTENSION lock_ext.".into(),
+            Altered { .. } => "Undo what was done to it.".into(),
             EvictUncommitted => "Commit the transaction that acquired the lease first.".into(),
             SequenceBehind { .. } => {
                 "Give lock_ext.lease_token_seq back its INCREMENT 1 and CACHE 1.".into()

@@ -372,9 +372,7 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
     let writes = entry.wrote && !entry.settled;
     match entry.pending {
         Some(Pending::End { at, completed_until }) => {
-            settle_pending(leases, entry, Mode::Exclusive, |row| {
-                leases.end(row, at, completed_until);
-            })
+            settle_pending(leases, entry, |row| leases.end(row, at, completed_until))
         }
         pending => {
             if writes && prepare {
@@ -387,7 +385,7 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
                     // The row would be kept from the heartbeats until COMMIT PREPARED.
                     return Err(Error::PreparedExtension { lease: name.to_string() });
                 }
-                settle_pending(leases, entry, Mode::Heartbeat, |row| {
+                settle_pending(leases, entry, |row| {
                     // A later heartbeat may have been faster.
                     let later = row.lease.renewed_at > at;
                     let expires_at = if later {
@@ -415,24 +413,14 @@ fn settle_write(leases: &Leases, name: Label, hash: NameHash, token: Token) -> R
     Ok(())
 }
 
-fn settle_pending(
-    leases: &Leases,
-    entry: &Entry,
-    mode: Mode,
-    write: impl FnOnce(&Row),
-) -> Result<()> {
+/// Also an end is written under the mode of heartbeats, which waits for nobody who writes under the lease or holds it: a
+/// grant would, and until there is one it does no harm if such a write is committed beside the end.
+fn settle_pending(leases: &Leases, entry: &Entry, write: impl FnOnce(&Row)) -> Result<()> {
     let name = Label::known(&entry.name);
     let tag = Tag::lease(entry.hash);
     loop {
-        match mode {
-            Mode::Exclusive => referee::lock_for_end(entry.hash)?,
-            mode => referee::lock(tag, mode)?,
-        }
+        referee::lock(tag, Mode::Heartbeat)?;
         let found = leases.find(name, entry.hash);
-        let judged = match mode {
-            Mode::Heartbeat => overlay(name, entry.hash, found.lease()),
-            _ => found.lease().copied(),
-        };
         let row = match &found.row {
             Some(row) if row.lease.is_current(entry.token) && !found.is_contested(entry.token) => {
                 row
@@ -443,16 +431,21 @@ fn settle_pending(
             }
         };
         if let Some(heartbeat) = &found.busy {
-            referee::unlock(tag, mode);
+            referee::unlock(tag, Mode::Heartbeat);
             pg::wait_for_end(heartbeat.by);
             continue;
         }
-        // Ending an expired lease is allowed at all times, having written under it perhaps not.
+        // Ending an expired lease is allowed at all times, having written under it perhaps not; an extension that is
+        // written now counts.
         if entry.wrote {
+            let judged = match entry.pending {
+                Some(Pending::Extend { .. }) => overlay(name, entry.hash, found.lease()),
+                _ => found.lease().copied(),
+            };
             verdict(name, entry.token, judged.as_ref(), true, None)?;
         }
         write(row);
-        referee::unlock(tag, mode);
+        referee::unlock(tag, Mode::Heartbeat);
         return Ok(());
     }
 }

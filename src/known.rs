@@ -5,7 +5,7 @@ use crate::catalog;
 use crate::error::{Error, Result};
 use pgrx::prelude::*;
 use std::cell::RefCell;
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 
 pub const SCHEMA: &CStr = c"lock_ext";
 
@@ -14,8 +14,8 @@ pub struct Spec {
     pub table: &'static CStr,
     pub index: &'static CStr,
     pub key: [i16; 2],
-    /// How many columns the table has.
-    pub columns: usize,
+    /// The types of the table's columns.
+    pub columns: &'static [pg_sys::Oid],
 }
 
 impl Spec {
@@ -37,15 +37,49 @@ impl Spec {
     /// Is the table as the install script made it, as far as writing it directly needs?
     pub fn verify(&self, relation: pg_sys::Relation) -> Result<()> {
         // SAFETY: the caller has the relation open.
-        let (oid, columns) = unsafe { ((*relation).rd_id, (*(*relation).rd_att).natts) };
-        if columns as usize != self.columns {
-            return Err(Error::Internal("a table of lock_ext was altered"));
-        }
+        let oid = unsafe { (*relation).rd_id };
         if !VERIFIED.with(|verified| verified.borrow().contains(&oid)) {
-            verify_indexes(relation)?;
+            self.verify_columns(relation)?;
+            self.verify_indexes(relation)?;
             VERIFIED.with(|verified| verified.borrow_mut().push(oid));
         }
         Ok(())
+    }
+
+    fn verify_columns(&self, relation: pg_sys::Relation) -> Result<()> {
+        // SAFETY: the relation is open. A dropped column has no type.
+        let are_same = unsafe {
+            let columns = (*relation).rd_att;
+            (*columns).natts as usize == self.columns.len()
+                && (self.columns.iter().enumerate())
+                    .all(|(i, kind)| pg_sys::SPI_gettypeid(columns, i as c_int + 1) == *kind)
+        };
+        if are_same { Ok(()) } else { Err(self.altered("was altered")) }
+    }
+
+    /// An index over an expression, or for some of the rows, would have to be kept by the executor.
+    fn verify_indexes(&self, relation: pg_sys::Relation) -> Result<()> {
+        // SAFETY: the relation is open and locked.
+        let is_plain = unsafe {
+            let indexes = pg_sys::RelationGetIndexList(relation);
+            (0..pg_sys::list_length(indexes)).all(|i| {
+                let mode = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+                let index = pg_sys::index_open(pg_sys::list_nth_oid(indexes, i), mode);
+                let is_plain = pg_sys::RelationGetIndexExpressions(index).is_null()
+                    && pg_sys::RelationGetIndexPredicate(index).is_null();
+                pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+                is_plain
+            })
+        };
+        if is_plain {
+            Ok(())
+        } else {
+            Err(self.altered("was given an index over an expression or for some rows"))
+        }
+    }
+
+    fn altered(&self, what: &'static str) -> Error {
+        Error::Altered { table: self.table.to_string_lossy().into(), what }
     }
 }
 
@@ -61,6 +95,11 @@ thread_local! {
 /// Number of places that are remembered; 16 bytes each.
 const PLACES_SIZE: usize = 4096;
 
+/// What was remembered has turned out to be wrong.
+pub fn forget() {
+    relation_changed(pg_sys::InvalidOid);
+}
+
 /// The server says that a relation has changed; zero for any.
 pub fn relation_changed(oid: pg_sys::Oid) {
     KNOWN.with(|known| {
@@ -70,23 +109,6 @@ pub fn relation_changed(oid: pg_sys::Oid) {
             VERIFIED.with(|verified| verified.borrow_mut().clear());
         }
     });
-}
-
-/// An index over an expression, or for some of the rows, would have to be kept by the executor.
-fn verify_indexes(relation: pg_sys::Relation) -> Result<()> {
-    // SAFETY: the relation is open and locked.
-    let is_plain = unsafe {
-        let indexes = pg_sys::RelationGetIndexList(relation);
-        (0..pg_sys::list_length(indexes)).all(|i| {
-            let mode = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-            let index = pg_sys::index_open(pg_sys::list_nth_oid(indexes, i), mode);
-            let is_plain = pg_sys::RelationGetIndexExpressions(index).is_null()
-                && pg_sys::RelationGetIndexPredicate(index).is_null();
-            pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
-            is_plain
-        })
-    };
-    if is_plain { Ok(()) } else { Err(Error::Internal("a table of lock_ext was given an index")) }
 }
 
 /// Where the row of a name was last; a hint that is checked.

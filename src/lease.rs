@@ -273,7 +273,8 @@ pub fn is_current(name: Label, token: Token) -> Result<bool> {
     let found = leases.find(name, hash);
     leases.close();
     let lease = fence::in_force(name, hash, found.lease());
-    let reliable = policy::is_reliable(lease.as_ref(), token, pg::now());
+    let reliable =
+        !found.is_contested(token) && policy::is_reliable(lease.as_ref(), token, pg::now());
     if reliable && let Some(row) = &found.row {
         fence::check_role(name, row)?;
     }
@@ -294,13 +295,15 @@ pub fn force_release(name: Label) -> Result<bool> {
             continue;
         }
         let now = pg::now();
-        let forced = match &found.row {
-            Some(row) if row.lease.state(now) != policy::State::Free => {
-                leases.end(row, now, None);
-                true
+        let lease = fence::in_force(name, hash, found.lease());
+        let is_taken = lease.is_some_and(|lease| lease.state(now) != policy::State::Free);
+        if let Some(row) = found.row.as_ref().filter(|_| is_taken) {
+            leases.end(row, now, None);
+            if row.lease.is_current(row.lease.token) {
+                fence::settled(name, hash, row.lease.token);
             }
-            _ => false,
-        };
+        }
+        let forced = is_taken;
         referee::unlock(tag, Mode::Exclusive);
         break forced;
     };

@@ -6,9 +6,12 @@ use crate::referee::{self, Mode, Tag};
 use crate::table::{Key, Table, Value};
 use crate::types::{Label, Timestamp};
 use crate::{pg, text};
+use pgrx::prelude::*;
+
+const TYPES: [pg_sys::Oid; COLUMNS] = [pg_sys::TIMESTAMPTZOID, pg_sys::TEXTOID];
 
 const TABLE: Spec =
-    Spec { table: c"once_key", index: c"once_key_pkey", key: [2, 0], columns: COLUMNS };
+    Spec { table: c"once_key", index: c"once_key_pkey", key: [2, 0], columns: &TYPES };
 
 const COLUMNS: usize = 2;
 

@@ -119,24 +119,21 @@ pub fn is_whole_statement(fcinfo: pg_sys::FunctionCallInfo) -> bool {
         if call.is_null() || portal.is_null() || pg_sys::list_length((*portal).stmts) != 1 {
             return false;
         }
-        let statement = pg_sys::list_nth((*portal).stmts, 0).cast::<pg_sys::PlannedStmt>();
-        let plan = (*statement).planTree;
-        if plan.is_null() || !(*plan).lefttree.is_null() {
+        // The client's own portal has no name; those of cursors in functions have one.
+        if (*portal).name.is_null() || *(*portal).name != 0 {
             return false;
         }
-        let only = |list: *mut pg_sys::List| {
-            (pg_sys::list_length(list) == 1).then(|| pg_sys::list_nth(list, 0))
-        };
-        let found = match (*plan).type_ {
-            pg_sys::NodeTag::T_Result => only((*plan).targetlist)
-                .map(|entry| (*entry.cast::<pg_sys::TargetEntry>()).expr.cast::<pg_sys::Node>()),
-            pg_sys::NodeTag::T_FunctionScan => {
-                only((*plan.cast::<pg_sys::FunctionScan>()).functions)
-                    .map(|function| (*function.cast::<pg_sys::RangeTblFunction>()).funcexpr)
-            }
-            _ => None,
-        };
-        found == Some(call)
+        let statement = pg_sys::list_nth((*portal).stmts, 0).cast::<pg_sys::PlannedStmt>();
+        let plan = (*statement).planTree;
+        if plan.is_null()
+            || (*plan).type_ != pg_sys::NodeTag::T_Result
+            || !(*plan).lefttree.is_null()
+            || pg_sys::list_length((*plan).targetlist) != 1
+        {
+            return false;
+        }
+        let entry = pg_sys::list_nth((*plan).targetlist, 0).cast::<pg_sys::TargetEntry>();
+        (*entry).expr.cast::<pg_sys::Node>() == call
     }
 }
 
@@ -146,8 +143,15 @@ pub fn nest_level() -> i32 {
     unsafe { pg_sys::GetCurrentTransactionNestLevel() }
 }
 
+/// What a parallel worker would do to a lease is lost with it. Our functions are marked for that, but not a wrapper of a user's.
+pub fn refuse_in_parallel(function: &'static str) -> Result<()> {
+    // SAFETY: no preconditions.
+    if unsafe { pg_sys::IsInParallelMode() } { Err(Error::Parallel { function }) } else { Ok(()) }
+}
+
 /// A standby's answer would be old, so there it is an error.
 pub fn refuse_on_standby(function: &'static str) -> Result<()> {
+    refuse_in_parallel(function)?;
     // SAFETY: no preconditions.
     if unsafe { pg_sys::RecoveryInProgress() } { Err(Error::Standby { function }) } else { Ok(()) }
 }

@@ -41,7 +41,8 @@ pub mod lock_ext {
             name!(writers, i64),
         ),
     > {
-        let rows = or_raise(admin::status());
+        let rows =
+            or_raise(pg::refuse_in_parallel("lock_ext.status").and_then(|()| admin::status()));
         TableIterator::new(rows.into_iter().map(|s| {
             (
                 s.name,
@@ -65,7 +66,8 @@ pub mod lock_ext {
         'static,
         (name!(name, Text), name!(pid, Option<i32>), name!(token, i64), name!(superseded, bool)),
     > {
-        let rows = or_raise(admin::writers());
+        let rows =
+            or_raise(pg::refuse_in_parallel("lock_ext.writers").and_then(|()| admin::writers()));
         TableIterator::new(rows.into_iter().map(|w| (w.name, w.pid, w.token.0, w.superseded)))
     }
 

@@ -29,8 +29,24 @@ mod column {
     pub const REQUEST: i32 = 12;
 }
 
+/// The types of the install script.
+const TYPES: [pg_sys::Oid; COLUMNS] = [
+    pg_sys::INT8OID,
+    pg_sys::INT8OID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::INTERVALOID,
+    pg_sys::NAMEOID,
+    pg_sys::TEXTOID,
+    pg_sys::TEXTOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::UUIDOID,
+];
+
 const TABLE: Spec =
-    Spec { table: c"lease", index: c"lease_pkey", key: [column::NAME as i16, 0], columns: COLUMNS };
+    Spec { table: c"lease", index: c"lease_pkey", key: [column::NAME as i16, 0], columns: &TYPES };
 
 pub struct Leases(Table);
 

@@ -8,7 +8,7 @@
 //!
 //! Whoever changes a row holds the lock of its tag while it does (see `referee`), so that two never change it at once.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::known::{self, Spec};
 use crate::{pg, text};
 use pgrx::prelude::*;
@@ -62,13 +62,15 @@ impl Table {
     }
 
     fn open_with(spec: &Spec, mode: u32) -> Result<Self> {
-        let (table, _) = spec.oids()?;
-        // SAFETY: the OID exists, or the server raises an error.
-        let relation = unsafe { pg_sys::table_open(table, mode as pg_sys::LOCKMODE) };
-        // SAFETY: the relation is open.
-        if unsafe { (*(*relation).rd_att).natts } as usize != spec.columns {
-            return Err(Error::Internal("a table of lock_ext was altered"));
-        }
+        let relation = loop {
+            let (table, _) = spec.oids()?;
+            // SAFETY: gives null for what was dropped while we waited for its lock.
+            let relation = unsafe { pg_sys::try_table_open(table, mode as pg_sys::LOCKMODE) };
+            if !relation.is_null() {
+                break relation;
+            }
+            known::forget();
+        };
         spec.verify(relation)?;
         // A concurrent REINDEX may have given the index another OID until the lock was taken.
         let (_, index) = spec.oids()?;

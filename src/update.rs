@@ -32,6 +32,9 @@ pub fn statement(
     if filter.is_empty() && !all_rows {
         return Err(Error::EmptyFilter);
     }
+    if catalog::relation_kind(target).0 == 0 {
+        return Err(Error::NoTable { oid: target.to_u32() });
+    }
     let set = columns(target, changes)?;
     let names: Vec<&str> = set.iter().map(|column| column.name.as_str()).collect();
     let mut sql = format!(

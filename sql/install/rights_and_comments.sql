@@ -65,7 +65,7 @@ COMMENT ON FUNCTION lease_extend_many(text[], bigint[], interval) IS
 COMMENT ON FUNCTION lease_release(text, bigint) IS
 'Releases a lease: true if the token was current, also when expired; false otherwise, and nothing changes. From then on the token is refused as a fence.
 Unless it is a statement of its own in autocommit, the answer comes at once and takes hold with the commit; if the token is superseded by then, the commit fails (LX001). What the same transaction wrote before stays allowed.
-Errors: 22004 for NULL, 22023, 22001, 25006, 42501. Locks: waits for transactions that wrote under the lease and are just committing, and for one that holds it (lease_fence with hold).';
+Errors: 22004 for NULL, 22023, 22001, 25006, 42501. Locks: as a statement of its own it waits for transactions that wrote under the lease and are just committing, and for one that holds it (lease_fence with hold).';
 
 COMMENT ON FUNCTION lease_complete(text, bigint, timestamptz) IS
 'Releases a lease, and nobody acquires it before "until": ''infinity'' for never again. NULL is an error (22004). Otherwise as lease_release.';

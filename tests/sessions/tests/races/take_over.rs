@@ -419,15 +419,19 @@ async fn a_heartbeat_is_not_blocked_by_a_function_that_extends_and_works_on() {
     for session in [&heart, &b] {
         session.sql(AT_ONCE).await.unwrap();
     }
-    for call in
-        ["lease_extend('j', $t)", "lease_release('j', $t)", "lease_complete('j', $t, '-infinity')"]
-    {
+    // A loop runs its query in a cursor of its own, in which the call stands alone.
+    let forms = [
+        "PERFORM $call; PERFORM pg_advisory_xact_lock_shared(1);",
+        "FOR r IN SELECT $call LOOP PERFORM pg_advisory_xact_lock_shared(1); END LOOP;",
+    ];
+    let calls =
+        ["lease_extend('j', $t)", "lease_release('j', $t)", "lease_complete('j', $t, '-infinity')"];
+    for (form, call) in forms.iter().flat_map(|form| calls.map(|call| (form, call))) {
         let function = db.session().await;
         gate.sql("BEGIN; SELECT pg_advisory_xact_lock(1)").await.unwrap();
         let t = heart.acq("j", "A", "60 s").await.granted();
-        let call = call.replace("$t", &t.to_string());
-        let body =
-            format!("DO $$ BEGIN PERFORM {call}; PERFORM pg_advisory_xact_lock_shared(1); END $$");
+        let work = form.replace("$call", call).replace("$t", &t.to_string());
+        let body = format!("DO $$ DECLARE r record; BEGIN {work} END $$");
         let working = function.beside(|me| async move { me.sql(&body).await });
         db.blocked(&function).await;
         heart.ext("j", t, "60 s").await.extended();
