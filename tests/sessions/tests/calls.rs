@@ -777,8 +777,8 @@ async fn an_index_added_to_its_tables_is_an_error_and_no_crash() {
     let a = db.session().await;
     let t = a.acq("j", "A", "60 s").await.granted();
     db.watch.sql("CREATE INDEX mine ON lock_ext.lease ((token + 1))").await.unwrap();
-    a.ext("j", t, "60 s").await.refused("XX000");
-    a.acq("k", "A", "60 s").await.refused("XX000");
+    a.ext("j", t, "60 s").await.refused("55000");
+    a.acq("k", "A", "60 s").await.refused("55000");
     db.watch.sql("DROP INDEX lock_ext.mine").await.unwrap();
     a.ext("j", t, "60 s").await.extended();
 }
