@@ -1,2 +1,3 @@
 \set i :i + 1
-SELECT lease_acquire('acquire-' || :client_id || '-' || :i % 2000, 'bench', '1 ms');
+\set n :client_id * 2000 + :i % 2000
+SELECT lease_acquire('acquire-' || :n, 'bench', '1 ms');

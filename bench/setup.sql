@@ -10,7 +10,7 @@ INSERT INTO bare
 SELECT count(lease_acquire('heartbeat-' || i, 'bench', '1 h')) FROM generate_series(1, 100) AS i;
 SELECT count(lease_acquire('many-' || c || '-' || i, 'bench', '1 h')) FROM generate_series(0, 7) AS c, generate_series(1, 1000) AS i;
 SELECT count(lease_release(name, lease_acquire(name, 'bench', '1 h')))
-    FROM (SELECT 'acquire-' || c || '-' || i AS name FROM generate_series(0, 7) AS c, generate_series(0, 1999) AS i) AS names;
+    FROM (SELECT 'acquire-' || n AS name FROM generate_series(0, 15999) AS n) AS names;
 CREATE TABLE tenure AS
     SELECT split_part(name, '-', 2)::int AS client, array_agg(name ORDER BY name) AS names, array_agg(token ORDER BY name) AS tokens
       FROM lease_status WHERE name LIKE 'many-%' GROUP BY 1;
