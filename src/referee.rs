@@ -7,7 +7,7 @@
 //! | --- | --- | --- | --- |
 //! | a transaction that has written under the lease | lease, AccessShare | everything | nothing: it is there to be seen |
 //! | that transaction from its last check to its end | lease, RowShare | other committers, heartbeats | grant, release |
-//! | heartbeat, while it writes the row | lease, ShareUpdateExclusive | committers | heartbeat, grant, release |
+//! | heartbeat, or an end that was put off to the commit, while it writes the row | lease, ShareUpdateExclusive | committers | heartbeat, grant, release |
 //! | grant, release, completion, while it writes the row | lease, Exclusive | AccessShare | all of the above |
 //! | a transaction that keeps take-overs waiting: `hold`, or prepared | hold, Share; lease, RowShare | | a grant |
 //!
