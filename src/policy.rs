@@ -202,7 +202,7 @@ mod tests {
     fn a_stale_write_says_why() {
         let why = |lease: Option<&Lease>, token| match write(lease, Token(token), 0, false) {
             Write::Stale(why) => why,
-            other => panic!("{other:?}"),
+            other => unreachable!("{other:?} where a stale token was given"),
         };
         let lease = held(5, 0, 10);
         assert_eq!(why(Some(&lease), 4), Stale::Superseded { current: Token(5) });

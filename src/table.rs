@@ -86,7 +86,7 @@ impl Table {
     ///
     /// A writer can commit while we scan, and leave us between its two versions; so an answer is taken only if it can be
     /// one moment's.
-    pub fn find(&self, key: Key) -> Found {
+    fn find(&self, key: Key) -> Found {
         loop {
             let found = self.find_alone(key);
             if found.row.is_some() || found.busy.is_some() || !self.has_committed(key) {
