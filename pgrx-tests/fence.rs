@@ -259,31 +259,107 @@ mod tests {
 
     #[pg_test]
     fn what_cannot_be_fenced_is_refused_by_kind() {
-        run("CREATE TABLE t (id int, token int)");
+        run("CREATE TABLE t (id serial, token int)");
         run("CREATE VIEW v AS SELECT 1 AS id");
         run("CREATE TEMP TABLE tt (id int)");
-        run("CREATE TABLE p (id int) PARTITION BY LIST (id)");
-        run("CREATE TABLE c () INHERITS (t)");
+        run("CREATE MATERIALIZED VIEW m AS SELECT 1 AS id");
+        run("ALTER TABLE t ADD COLUMN made text GENERATED ALWAYS AS (id::text) STORED");
         for (target, code) in [
             ("'v', 'l'", "42809"),
+            ("'m', 'l'", "42809"),
             ("'tt', 'l'", "42809"),
-            ("'p', 'l'", "42809"),
-            ("'c', 'l'", "42809"),
-            ("'t', 'l'", "42809"),
             ("'pg_class', 'l'", "42809"),
             ("'lock_ext.lease', 'l'", "42809"),
+            ("'t_id_seq', 'l'", "42809"),
             ("NULL, 'l'", "22004"),
-        ] {
-            assert_eq!(sqlstate(&format!("SELECT fence_attach({target})")), code, "{target}");
-        }
-        run("DROP TABLE c");
-        for (target, code) in [
             ("'t', NULL", "22004"),
+            ("'t'", "22004"),
             ("'t', ''", "22023"),
             ("'t', 'l', 'nope'", "42703"),
             ("'t', 'l', 'token'", "42804"),
+            ("'t', lease_column => 'nope'", "42703"),
+            ("'t', lease_column => 'made'", "42804"),
+            ("'t', repeat('x', 1025), lease_column => 'id'", "22001"),
         ] {
             assert_eq!(sqlstate(&format!("SELECT fence_attach({target})")), code, "{target}");
+        }
+    }
+
+    #[pg_test]
+    fn a_column_names_the_lease_of_each_row() {
+        run("CREATE TABLE entry (account int, v int, token bigint)");
+        run("SELECT fence_attach('entry', 'account:', 'token', 'account')");
+        let [one, two] = ["account:1", "account:2"].map(|name| {
+            let token: Option<i64> =
+                self::one(&format!("SELECT lease_acquire('{name}', 'me', '1 h')"));
+            token.unwrap_or(0)
+        });
+        run(&format!("INSERT INTO entry VALUES (1, 0, {one}), (2, 0, {two})"));
+        assert_eq!(sqlstate(&format!("INSERT INTO entry VALUES (1, 0, {two})")), "LX001");
+        assert_eq!(sqlstate(&format!("INSERT INTO entry VALUES (3, 0, {two})")), "LX001");
+        assert_eq!(sqlstate(&format!("INSERT INTO entry VALUES (NULL, 0, {two})")), "22004");
+        assert_eq!(sqlstate("INSERT INTO entry VALUES (1, 0)"), "LX003");
+        assert_eq!(sqlstate("TRUNCATE entry"), "LX003");
+        // From one lease to another: both.
+        let moved = format!("UPDATE entry SET account = 2, token = {two} WHERE account = 1");
+        assert_eq!(sqlstate(&moved), "LX003");
+        run(&format!("SELECT lease_fence('account:1', {one})"));
+        run(&moved);
+        assert_eq!(sqlstate("DELETE FROM entry"), "LX003");
+        assert_eq!(
+            sqlstate(&format!(
+                "SELECT fenced_update('entry', {two}, '{{\"v\": 0}}', '{{\"v\": 1}}')"
+            )),
+            "55000"
+        );
+        let updated: Option<i64> = self::one(&format!(
+            "SELECT fenced_update('entry', {two}, '{{\"v\": 0}}', '{{\"v\": 1}}', 'account:2')"
+        ));
+        assert_eq!(updated, Some(2));
+        run(&format!("SELECT lease_fence('account:2', {two})"));
+        run("DELETE FROM entry");
+    }
+
+    #[pg_test]
+    fn a_row_that_moves_to_another_partition_needs_what_its_update_carries() {
+        run("CREATE TABLE parted (id int, token bigint) PARTITION BY RANGE (id)");
+        run("CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (10)");
+        run("CREATE TABLE high PARTITION OF parted FOR VALUES FROM (10) TO (20)");
+        run("SELECT fence_attach('parted', 'l', 'token')");
+        let token: Option<i64> = one("SELECT lease_acquire('l', 'me', '1 h')");
+        let token = token.unwrap_or(0);
+        run(&format!("INSERT INTO parted VALUES (1, {token}), (2, {token})"));
+        assert_eq!(sqlstate("UPDATE parted SET id = 11 WHERE id = 1"), "LX003");
+        assert_eq!(
+            sqlstate(&format!("UPDATE parted SET id = 11, token = {} WHERE id = 1", token + 1)),
+            "LX001"
+        );
+        run(&format!("UPDATE parted SET id = id + 10, token = {token}"));
+        assert_eq!(one("SELECT count(*) FROM high"), Some(2_i64));
+        // What an UPDATE carried is not left for a DELETE.
+        assert_eq!(sqlstate("DELETE FROM parted"), "LX003");
+        assert_eq!(sqlstate("DELETE FROM high"), "LX003");
+    }
+
+    #[pg_test]
+    fn an_observed_token_goes_up_only() {
+        run("SELECT fence_observe('etcd', 5)");
+        run("SELECT fence_observe('etcd', 5)");
+        assert_eq!(sqlstate("SELECT fence_observe('etcd', 4)"), "LX001");
+        assert_eq!(
+            sqlstate(
+                "DO $$ BEGIN PERFORM fence_observe('etcd', 9); RAISE division_by_zero; END $$"
+            ),
+            "22012"
+        );
+        run("SELECT fence_observe('etcd', 6)");
+        run(
+            "DO $$ BEGIN PERFORM fence_observe('etcd', 7); EXCEPTION WHEN others THEN NULL; END $$",
+        );
+        assert_eq!(sqlstate("SELECT fence_observe('etcd', 6)"), "LX001");
+        run("SELECT fence_observe('zookeeper', -9223372036854775808)");
+        for (call, code) in [("NULL, 1", "22004"), ("'etcd', NULL", "22004"), ("'', 1", "22023")] {
+            assert_eq!(sqlstate(&format!("SELECT fence_observe({call})")), code, "{call}");
         }
     }
 
@@ -294,7 +370,8 @@ mod tests {
             "AFTER INSERT ON t EXECUTE FUNCTION fence_check('l')",
             "BEFORE INSERT ON t EXECUTE FUNCTION fence_check()",
             "BEFORE INSERT ON t EXECUTE FUNCTION fence_check('l', 'token')",
-            "BEFORE INSERT ON t EXECUTE FUNCTION fence_check('l', 'token', 'more')",
+            "BEFORE INSERT ON t EXECUTE FUNCTION fence_check('l', 'token', 'id', 'more')",
+            "BEFORE INSERT ON t EXECUTE FUNCTION fence_check('', '', 'id')",
         ] {
             run(&format!("CREATE OR REPLACE TRIGGER x {trigger}"));
             assert_eq!(sqlstate("INSERT INTO t VALUES (1)"), "39P01", "{trigger}");

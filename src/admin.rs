@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::policy::State;
-use crate::referee::{self, Mode, NameHash, Tag, Writer};
+use crate::referee::{self, Mode, Tag, Writer};
 use crate::store::{Leases, Row, Shown};
 use crate::types::{Label, Text, Timestamp, Token};
 use crate::{catalog, pg};
@@ -27,9 +27,9 @@ pub struct Status {
 
 /// The leases of the roles that the caller belongs to; all of them for pg_monitor.
 pub fn status() -> Result<Vec<Status>> {
-    let mut writers: HashMap<NameHash, i64> = HashMap::new();
+    let mut writers: HashMap<u64, i64> = HashMap::new();
     for writer in referee::writers() {
-        *writers.entry(writer.name).or_default() += 1;
+        *writers.entry(writer.mark()).or_default() += 1;
     }
     let mut rows = Vec::new();
     let leases = Leases::open_for_reading()?;
@@ -56,7 +56,7 @@ pub fn status() -> Result<Vec<Status>> {
             ttl: lease.ttl.micros(),
             completed_until: lease.completed_until.filter(|_| state == State::Completed),
             grants: row.grants,
-            writers: writers.get(&hash).copied().unwrap_or_default(),
+            writers: writers.get(&hash.mark()).copied().unwrap_or_default(),
             name,
         });
     });
@@ -73,14 +73,14 @@ pub struct Writing {
 }
 
 pub fn writers() -> Result<Vec<Writing>> {
-    let mut by_name: HashMap<NameHash, Vec<Writer>> = HashMap::new();
+    let mut by_name: HashMap<u64, Vec<Writer>> = HashMap::new();
     for writer in referee::writers() {
-        by_name.entry(writer.name).or_default().push(writer);
+        by_name.entry(writer.mark()).or_default().push(writer);
     }
     let mut rows = Vec::new();
     let leases = Leases::open_for_reading()?;
     leases.all(|Shown { name, row, .. }| {
-        let found = by_name.get(&referee::hash(Label::known(&name.0)));
+        let found = by_name.get(&referee::hash(Label::known(&name.0)).mark());
         for writer in found.into_iter().flatten().filter(|_| may_see(&row)) {
             rows.push(Writing {
                 name: name.clone(),
@@ -104,7 +104,7 @@ pub fn evict(name: Label, token: Option<Token>) -> Result<Vec<i32>> {
     let hash = referee::hash(name);
     let leases = Leases::open_for_reading()?;
     if let Some(token) = token {
-        fence::check(&leases, name, hash, token, None)?;
+        fence::check(&leases, name, hash, token)?;
     }
     let found = leases.find(name, hash);
     leases.close();
@@ -112,7 +112,7 @@ pub fn evict(name: Label, token: Option<Token>) -> Result<Vec<i32>> {
         return Err(Error::EvictUncommitted);
     }
     let is_stale = |writer: &Writer| {
-        writer.name == hash && !found.lease().is_some_and(|lease| lease.is_current(writer.token))
+        writer.is_of(hash) && !found.lease().is_some_and(|lease| lease.is_current(writer.token))
     };
     let mut pids: Vec<i32> = referee::writers()
         .iter()

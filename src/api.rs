@@ -7,7 +7,7 @@ use crate::error::{Error, Result, or_raise};
 use crate::lease::When;
 use crate::pg;
 use crate::types::{Jsonb, Kind, Label, Text, Token, Ttl, wait_micros};
-use crate::{admin, checkpoint, fence, lease, once, token};
+use crate::{admin, checkpoint, fence, lease, observe, once, token};
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
 
@@ -213,6 +213,15 @@ fn lease_fence(name: Option<Text>, token: Option<i64>, hold: default!(Option<boo
         let (name, token) = tenure(&name, token)?;
         let hold = hold.ok_or_else(|| Error::Null { what: "hold".into() })?;
         fence::declare(name, token, hold)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn fence_observe(resource: Option<Text>, token: Option<i64>) {
+    or_raise((|| {
+        pg::refuse_read_only("fence_observe")?;
+        let resource = Label::new(Kind::Resource, resource.as_ref())?;
+        observe::observe(resource, Token::new(token)?)
     })())
 }
 

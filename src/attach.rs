@@ -18,57 +18,144 @@ pub struct Check<'a> {
     pub schema: &'a [u8],
 }
 
-/// The statements that put the fence on `target`; none if it is there already.
-pub fn attach(
-    check: &Check,
-    target: pg_sys::Oid,
-    lease: Option<&Text>,
-    column: Option<&Text>,
-) -> Result<Vec<Text>> {
-    let lease = Label::new(Kind::Lease, lease)?;
+/// What `fence_attach` is asked for.
+pub struct Wanted<'a> {
+    pub lease: Option<&'a Text>,
+    pub token_column: Option<&'a Text>,
+    pub lease_column: Option<&'a Text>,
+}
+
+impl Wanted<'_> {
+    /// The arguments of the trigger function.
+    fn arguments(&self, target: pg_sys::Oid) -> Result<Vec<Vec<u8>>> {
+        let none = || Text(Vec::new());
+        let lease = match self.lease_column {
+            None => Label::new(Kind::Lease, self.lease)?.bytes().to_vec(),
+            Some(_) => {
+                let prefix = self.lease.cloned().unwrap_or_else(none);
+                if !prefix.0.is_empty() {
+                    Label::new(Kind::Lease, Some(&prefix))?;
+                }
+                prefix.0
+            }
+        };
+        let token_column = self.token_column.map(|name| token_column(target, name)).transpose()?;
+        let lease_column = self.lease_column.map(|name| lease_column(target, name)).transpose()?;
+        let mut arguments = vec![lease];
+        arguments.extend(token_column.or(lease_column.as_ref().map(|_| Vec::new())));
+        arguments.extend(lease_column);
+        Ok(arguments)
+    }
+}
+
+/// The statements that put the fence on `target` and what is below it; none if it is there already.
+///
+/// Row triggers are handed down to partitions by PostgreSQL. What it does not hand down is put on each member: TRUNCATE of a partition, and
+/// everything on the children of an ordinary table.
+pub fn attach(check: &Check, target: pg_sys::Oid, wanted: &Wanted) -> Result<Vec<Text>> {
     may_fence(target)?;
-    let column = column.map(|column| token_column(target, column)).transpose()?;
-    let mut args = vec![lease.bytes().to_vec()];
-    args.extend(column.clone());
-
-    let mut wanted = vec![Trigger {
-        name: STATEMENT_TRIGGER.into(),
-        kind: BEFORE | INSERT | UPDATE | DELETE | TRUNCATE,
-        enabled: true,
-        args: args.clone(),
-    }];
-    if column.is_some() {
-        wanted.push(Trigger {
-            name: ROW_TRIGGER.into(),
-            kind: BEFORE | ROW | INSERT | UPDATE | DELETE,
-            enabled: true,
-            args,
-        });
-    }
-
-    let mut present = catalog::triggers(target, check.function);
-    present.retain(|trigger| [STATEMENT_TRIGGER, ROW_TRIGGER].contains(&trigger.name.as_str()));
-    present.sort_by(|a, b| a.name.cmp(&b.name));
-    if present == wanted {
-        return Ok(Vec::new());
-    }
-    let table = catalog::qualified(&catalog::table_name(target));
+    let members = members(check, target)?;
+    let arguments = wanted.arguments(target)?;
     let schema = text::to_utf8(check.schema)?;
-    let mut statements: Vec<Text> = present.iter().map(|t| drop_statement(t, &table)).collect();
-    for trigger in &wanted {
-        statements.push(create_statement(trigger, &table, &schema)?);
+    let (mut repairs, mut drops, mut creates) = (Vec::new(), Vec::new(), Vec::new());
+    for member in &members {
+        let table = catalog::qualified(&catalog::table_name(member.oid));
+        let wanted = member.triggers(target, &arguments);
+        let (copies, mut present): (Vec<Trigger>, Vec<Trigger>) =
+            catalog::triggers(member.oid, check.function).into_iter().partition(|t| t.is_copy);
+        present.retain(|t| [STATEMENT_TRIGGER, ROW_TRIGGER].contains(&t.name.as_str()));
+        for copy in copies.iter().filter(|copy| !copy.fires) {
+            let name = text::quote_identifier(&copy.name);
+            repairs.push(Text::of(&format!("ALTER TABLE {table} ENABLE TRIGGER {name}")));
+        }
+        let is_kept = |trigger: &Trigger| wanted.contains(trigger);
+        drops.extend(present.iter().filter(|t| !is_kept(t)).map(|t| drop_statement(t, &table)));
+        for trigger in wanted.iter().filter(|t| !present.contains(t)) {
+            creates.push(create_statement(trigger, &table, &schema)?);
+        }
+    }
+    Ok([repairs, drops, creates].concat())
+}
+
+/// The statements that take every fence off `target` and what is below it.
+pub fn detach(check: &Check, target: pg_sys::Oid) -> Result<Vec<Text>> {
+    must_own(target)?;
+    let mut statements = Vec::new();
+    for member in members(check, target)? {
+        let table = catalog::qualified(&catalog::table_name(member.oid));
+        let triggers = catalog::triggers(member.oid, check.function);
+        let own = triggers.iter().filter(|trigger| !trigger.is_copy);
+        statements.extend(own.map(|trigger| drop_statement(trigger, &table)));
     }
     Ok(statements)
 }
 
-/// The statements that take every fence off `target`.
-pub fn detach(check: &Check, target: pg_sys::Oid) -> Result<Vec<Text>> {
-    must_own(target)?;
-    let table = catalog::qualified(&catalog::table_name(target));
-    Ok(catalog::triggers(target, check.function)
-        .iter()
-        .map(|trigger| drop_statement(trigger, &table))
-        .collect())
+/// A table that a fence on it, or on one above it, has to cover.
+struct Member {
+    oid: pg_sys::Oid,
+    kind: u8,
+    is_partition: bool,
+    has_parent: bool,
+}
+
+impl Member {
+    /// The triggers that it needs of its own, if the fence is attached to `root`.
+    fn triggers(&self, root: pg_sys::Oid, arguments: &[Vec<u8>]) -> Vec<Trigger> {
+        let trigger = |name: &str, kind| Trigger {
+            name: name.into(),
+            kind,
+            fires: true,
+            is_copy: false,
+            is_whole: true,
+            args: arguments.to_vec(),
+        };
+        let below = self.oid != root;
+        if below && self.kind == b'f' {
+            // It has its row trigger from the partitioned table; more it cannot have.
+            return Vec::new();
+        }
+        if below && self.is_partition {
+            return vec![trigger(STATEMENT_TRIGGER, BEFORE | TRUNCATE)];
+        }
+        let mut triggers =
+            vec![trigger(STATEMENT_TRIGGER, BEFORE | INSERT | UPDATE | DELETE | TRUNCATE)];
+        // The statement trigger fires for the table that a statement names. What comes through a table above is seen by row.
+        let is_by_row = arguments.len() > 1;
+        if is_by_row || self.has_parent || self.kind == b'p' {
+            triggers.push(trigger(ROW_TRIGGER, BEFORE | ROW | INSERT | UPDATE | DELETE));
+        }
+        triggers
+    }
+}
+
+/// `target` and all below it, locked as CREATE TRIGGER does, so that none comes or goes and nobody writes meanwhile.
+fn members(check: &Check, target: pg_sys::Oid) -> Result<Vec<Member>> {
+    let mut members = Vec::new();
+    for oid in catalog::lock_descendants(target) {
+        let (kind, persistence) = catalog::relation_kind(oid);
+        if oid == target && kind == 0 {
+            return Err(Error::NoTable { oid: oid.to_u32() });
+        }
+        // A temporary child is its own session's.
+        if kind == 0 || (persistence == b't' && oid != target) {
+            continue;
+        }
+        must_own(oid)?;
+        members.push(Member {
+            oid,
+            kind,
+            is_partition: catalog::is_partition(oid),
+            has_parent: catalog::has_parent(oid),
+        });
+    }
+    let copied = catalog::triggers(target, check.function).into_iter().any(|t| t.is_copy);
+    match catalog::partitioned_table(target).filter(|_| copied) {
+        Some(parent) => Err(Error::FencedByParent {
+            relation: catalog::table_name(target).table,
+            parent: catalog::table_name(parent).table,
+        }),
+        None => Ok(members),
+    }
 }
 
 /// The lease that the table's fence names first.
@@ -76,13 +163,18 @@ pub fn attached_lease(check: &Check, target: pg_sys::Oid) -> Result<Text> {
     if catalog::relation_kind(target).0 == 0 {
         return Err(Error::NoTable { oid: target.to_u32() });
     }
+    let relation = catalog::table_name(target).table;
     if !catalog::may_update(target) {
-        return Err(Error::MayNotUpdate { relation: catalog::table_name(target).table });
+        return Err(Error::MayNotUpdate { relation });
     }
-    let lease = catalog::triggers(target, check.function)
-        .into_iter()
-        .find_map(|t| t.args.into_iter().next());
-    lease.map(Text).ok_or_else(|| Error::NotFenced { relation: catalog::table_name(target).table })
+    let mut arguments = catalog::triggers(target, check.function).into_iter().map(|t| t.args);
+    match arguments.next() {
+        None => Err(Error::NotFenced { relation }),
+        Some(args) => match args.get(2) {
+            Some(column) => Err(Error::LeaseByRow { relation, column: text::shown(column) }),
+            None => Ok(Text(args.into_iter().next().unwrap_or_default())),
+        },
+    }
 }
 
 /// Does a table carry tokens of an earlier life of the database, above those to come? An error for who may not raise the floor.
@@ -108,8 +200,7 @@ fn may_fence(target: pg_sys::Oid) -> Result<()> {
         0 => {
             return Err(Error::NoTable { oid: target.to_u32() });
         }
-        b'r' => {}
-        b'p' => return refuse("Fences on partitioned tables are not supported yet."),
+        b'r' | b'p' => {}
         b'v' | b'm' => return refuse("It is a view; fence the tables behind it."),
         b'f' => return refuse("It is a foreign table; its rows are changed elsewhere."),
         _ => return refuse("It is not a table."),
@@ -123,11 +214,7 @@ fn may_fence(target: pg_sys::Oid) -> Result<()> {
     if persistence == b't' {
         return refuse("It is a temporary table, which only its own session can write.");
     }
-    must_own(target)?;
-    if catalog::is_partition(target) || catalog::is_in_inheritance(target) {
-        return refuse("Fences on partitions and in inheritance are not supported yet.");
-    }
-    Ok(())
+    must_own(target)
 }
 
 fn must_own(target: pg_sys::Oid) -> Result<()> {
@@ -148,6 +235,18 @@ fn token_column(target: pg_sys::Oid, column: &Text) -> Result<Vec<u8>> {
             if kind != pg_sys::INT8OID || catalog::is_generated(target, number) =>
         {
             Err(Error::ColumnType { column: shown })
+        }
+        Some(_) => Ok(column.0.clone()),
+    }
+}
+
+fn lease_column(target: pg_sys::Oid, column: &Text) -> Result<Vec<u8>> {
+    let shown = text::to_utf8(&column.0)?;
+    match catalog::column(target, &text::c_string(&shown)?) {
+        None => Err(Error::NoColumn { table: catalog::table_name(target).table, column: shown }),
+        // It is computed after our trigger.
+        Some((number, _)) if catalog::is_generated(target, number) => {
+            Err(Error::LeaseColumnType { column: shown })
         }
         Some(_) => Ok(column.0.clone()),
     }

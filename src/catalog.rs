@@ -8,7 +8,12 @@ use std::ffi::{CStr, c_char, c_int};
 // Not bound by pgrx.
 unsafe extern "C-unwind" {
     fn has_superclass(relation: pg_sys::Oid) -> bool;
-    fn find_inheritance_children(parent: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> *mut pg_sys::List;
+    fn find_all_inheritors(
+        parent: pg_sys::Oid,
+        mode: pg_sys::LOCKMODE,
+        parents: *mut *mut pg_sys::List,
+    ) -> *mut pg_sys::List;
+    fn get_partition_parent(relation: pg_sys::Oid, even_if_detached: bool) -> pg_sys::Oid;
 }
 
 /// A relation's OID, or `InvalidOid`.
@@ -55,15 +60,30 @@ pub fn is_partition(relation: pg_sys::Oid) -> bool {
     unsafe { pg_sys::get_rel_relispartition(relation) }
 }
 
-/// Has the table parents or children?
-pub fn is_in_inheritance(relation: pg_sys::Oid) -> bool {
+/// Is the table a partition, or a child of another one?
+pub fn has_parent(relation: pg_sys::Oid) -> bool {
     // SAFETY: looks up the catalog; an error is turned into a panic by the guard.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| has_superclass(relation)) }
+}
+
+/// The table that a partition is a part of.
+pub fn partitioned_table(relation: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    // SAFETY: as above; only asked for partitions.
+    is_partition(relation).then(|| unsafe {
+        pg_sys::ffi::pg_guard_ffi_boundary(|| get_partition_parent(relation, true))
+    })
+}
+
+/// The table, its partitions or children, and theirs, locked as CREATE TRIGGER locks them.
+pub fn lock_descendants(relation: pg_sys::Oid) -> Vec<pg_sys::Oid> {
+    let mode = pg_sys::ShareRowExclusiveLock as pg_sys::LOCKMODE;
+    // SAFETY: as above; the list is one of OIDs.
     unsafe {
-        pg_sys::ffi::pg_guard_ffi_boundary(|| {
-            has_superclass(relation)
-                || !find_inheritance_children(relation, pg_sys::NoLock as pg_sys::LOCKMODE)
-                    .is_null()
-        })
+        pg_sys::LockRelationOid(relation, mode);
+        let all = pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            find_all_inheritors(relation, mode, std::ptr::null_mut())
+        });
+        (0..pg_sys::list_length(all)).map(|i| pg_sys::list_nth_oid(all, i)).collect()
     }
 }
 
@@ -193,7 +213,12 @@ pub struct Trigger {
     pub name: String,
     /// The bits of tgtype.
     pub kind: i16,
-    pub enabled: bool,
+    /// In ordinary sessions.
+    pub fires: bool,
+    /// Handed down from a partitioned table.
+    pub is_copy: bool,
+    /// For every row and every column: no WHEN, no UPDATE OF.
+    pub is_whole: bool,
     pub args: Vec<Vec<u8>>,
 }
 
@@ -213,7 +238,10 @@ pub fn triggers(target: pg_sys::Oid, function: pg_sys::Oid) -> Vec<Trigger> {
             found.push(Trigger {
                 name: shown(CStr::from_ptr(trigger.tgname).to_bytes()),
                 kind: trigger.tgtype,
-                enabled: trigger.tgenabled as u8 == pg_sys::TRIGGER_FIRES_ON_ORIGIN,
+                fires: [pg_sys::TRIGGER_FIRES_ON_ORIGIN, pg_sys::TRIGGER_FIRES_ALWAYS]
+                    .contains(&(trigger.tgenabled as u8)),
+                is_copy: trigger.tgisclone,
+                is_whole: trigger.tgqual.is_null() && trigger.tgnattr == 0,
                 args: (0..trigger.tgnargs as usize)
                     .map(|i| CStr::from_ptr(*trigger.tgargs.add(i)).to_bytes().to_vec())
                     .collect(),

@@ -32,8 +32,7 @@ const COLUMNS: usize = 5;
 pub fn save(name: Label, token: Token, state: Jsonb) -> Result<()> {
     let hash = referee::hash(name);
     let leases = Leases::open()?;
-    fence::check(&leases, name, hash, token, None)?;
-    fence::register(&leases, name, hash, token, false)?;
+    fence::write_undeclared(&leases, name, hash, token)?;
     leases.close();
 
     let checkpoints = Table::open(&TABLE)?;

@@ -56,8 +56,14 @@ pub enum Error {
     Expired { lease: String, given: Token, at_commit: bool, table: Option<TableName> },
     #[error("fencing token {given} of lease \"{lease}\" is lower than the row's")]
     RowIsNewer { lease: String, given: Token, row: Token, table: TableName },
+    #[error("token {given} of resource \"{resource}\" is not the highest")]
+    Overtaken { resource: String, given: Token, highest: Token, at_commit: bool },
     #[error("write to fenced table \"{}\" carries no fencing token", table.table)]
     NoToken { lease: String, column: Option<String>, table: TableName },
+    #[error("row of fenced table \"{}\" names no lease", table.table)]
+    NoLease { column: String, table: TableName },
+    #[error("cannot truncate table \"{}\", whose rows have leases of their own", table.table)]
+    TruncateByRow { table: TableName },
     #[error("permission denied for lease \"{lease}\"")]
     ForeignLease { lease: String, role: String },
     #[error("permission denied for checkpoint of lease \"{lease}\"")]
@@ -86,6 +92,12 @@ pub enum Error {
     NoColumn { table: String, column: String },
     #[error("token column \"{column}\" must be a bigint that can be written")]
     ColumnType { column: String },
+    #[error("lease column \"{column}\" must be one that can be written")]
+    LeaseColumnType { column: String },
+    #[error("partition \"{relation}\" has its fence from table \"{parent}\"")]
+    FencedByParent { relation: String, parent: String },
+    #[error("table \"{relation}\" has a lease for each row")]
+    LeaseByRow { relation: String, column: String },
     #[error("cannot fence \"{relation}\"")]
     NotFenceable { relation: String, what: &'static str },
     #[error("permission denied for table {relation}")]
@@ -129,7 +141,7 @@ impl Error {
     fn code(&self) -> Code {
         use Error::*;
         match self {
-            Null { .. } => Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+            Null { .. } | NoLease { .. } => Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
             TooLong { .. } => Code::ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
             Empty { .. }
             | TtlRange { .. }
@@ -144,7 +156,11 @@ impl Error {
             Stale { .. }
             | Expired { .. }
             | RowIsNewer { .. }
+            | Overtaken { .. }
             | NoToken { .. }
+            | TruncateByRow { .. }
+            | FencedByParent { .. }
+            | LeaseByRow { .. }
             | NotFenced { .. }
             | TokensAhead { .. } => Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             ForeignLease { .. }
@@ -157,7 +173,7 @@ impl Error {
             NoColumn { .. } => Code::ERRCODE_UNDEFINED_COLUMN,
             NoTable { .. } => Code::ERRCODE_UNDEFINED_TABLE,
             NotAnObject { .. } => Code::ERRCODE_INVALID_PARAMETER_VALUE,
-            ColumnType { .. } => Code::ERRCODE_DATATYPE_MISMATCH,
+            ColumnType { .. } | LeaseColumnType { .. } => Code::ERRCODE_DATATYPE_MISMATCH,
             NotFenceable { .. } => Code::ERRCODE_WRONG_OBJECT_TYPE,
             NoEquality { .. } => Code::ERRCODE_UNDEFINED_FUNCTION,
             NotInstalled => Code::ERRCODE_UNDEFINED_OBJECT,
@@ -172,9 +188,11 @@ impl Error {
 
     fn private_code(&self) -> Option<&'static [u8; 5]> {
         match self {
-            Error::Stale { .. } | Error::RowIsNewer { .. } => Some(SUPERSEDED),
+            Error::Stale { .. } | Error::RowIsNewer { .. } | Error::Overtaken { .. } => {
+                Some(SUPERSEDED)
+            }
             Error::Expired { .. } => Some(EXPIRED),
-            Error::NoToken { .. } => Some(NO_TOKEN),
+            Error::NoToken { .. } | Error::TruncateByRow { .. } => Some(NO_TOKEN),
             _ => None,
         }
     }
@@ -224,11 +242,20 @@ impl Error {
                 "The statement carries token {given} of lease \"{lease}\", but the row was \
                  written under token {row}."
             ),
+            Overtaken { resource, given, highest, at_commit } => {
+                let when = if *at_commit { "The transaction" } else { "The statement" };
+                format!(
+                    "{when} carries token {given} of resource \"{resource}\", but token {highest} was observed before."
+                )
+            }
             NoToken { lease, .. } => {
                 format!(
                     "The table accepts writes under the current token of lease \"{lease}\" only."
                 )
             }
+            NoLease { column, .. } => format!("Its column \"{column}\" is null."),
+            TruncateByRow { .. } => "No token is the current one of all of them.".into(),
+            LeaseByRow { column, .. } => format!("It is named by column \"{column}\"."),
             ForeignLease { lease, role } => {
                 format!("Lease \"{lease}\" is held by role \"{role}\".")
             }
@@ -258,6 +285,7 @@ impl Error {
                 "Stop this worker: its lease is lost.  Acquire the lease again to go on.".into()
             }
             Expired { .. } => "Acquire the lease again.".into(),
+            Overtaken { .. } => "Stop this worker: somebody else has a higher token.".into(),
             RowIsNewer { .. } => {
                 "A token must not be used for a lease or a database it was not granted by.".into()
             }
@@ -283,6 +311,13 @@ impl Error {
             TokensAhead { found, .. } => {
                 format!("Have an administrator call lease_raise_token_floor({found}).")
             }
+            TruncateByRow { .. } => {
+                "Delete the rows under their leases, or take the fence off first.".into()
+            }
+            FencedByParent { parent, .. } => {
+                format!("Use fence_attach or fence_detach on table \"{parent}\".")
+            }
+            LeaseByRow { .. } => "Name the lease.".into(),
             NotFenced { .. } => "Name the lease, or call fence_attach first.".into(),
             EmptyFilter => "Use all_rows => true to change all rows of the table.".into(),
             NotInstalled => "Use CREATE EXTENSION lock_ext.".into(),
@@ -295,11 +330,21 @@ impl Error {
         })
     }
 
+    /// The same error, of a write to that table.
+    pub fn at(mut self, write_to: impl FnOnce() -> TableName) -> Self {
+        if let Error::Stale { table, .. } | Error::Expired { table, .. } = &mut self {
+            *table = Some(write_to());
+        }
+        self
+    }
+
     fn table(&self) -> Option<&TableName> {
         match self {
             Error::Stale { table, .. } | Error::Expired { table, .. } => table.as_ref(),
             Error::RowIsNewer { table, .. }
             | Error::NoToken { table, .. }
+            | Error::NoLease { table, .. }
+            | Error::TruncateByRow { table }
             | Error::TriggerShape { table, .. } => Some(table),
             _ => None,
         }

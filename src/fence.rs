@@ -18,15 +18,16 @@
 //!
 //! All of this belongs to the savepoint it was done in. A journal keeps what was there before.
 
-use crate::error::{Error, Result, Stale, TableName, or_raise};
+use crate::error::{Error, Result, Stale};
 use crate::policy::{self, Lease, Write};
 use crate::referee::{self, Mode, NameHash, Tag};
 use crate::settings;
-use crate::store::{Found, Leases, Row};
+use crate::store::{Leases, Row, Sighting};
 use crate::types::{Label, Timestamp, Token};
 use crate::{catalog, pg, text};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 /// What the transaction did under one token of a lease.
@@ -46,6 +47,8 @@ struct Entry {
     /// Written, and nobody can be granted the lease before this transaction ends: no second check.
     settled: bool,
     pending: Option<Pending>,
+    /// The row when it was looked at, which need not be looked up again as long as it is there.
+    seen: Option<Sighting>,
     /// The nesting level of the savepoint that the journal has this entry for, zero for none.
     journaled: i32,
 }
@@ -60,12 +63,32 @@ pub enum Pending {
 #[derive(Default)]
 struct Transaction {
     entries: Vec<Entry>,
-    by_name: HashMap<NameHash, Vec<usize>>,
+    by_name: HashMap<u64, Vec<usize>, BuildHasherDefault<AsIs>>,
     /// What entries were before a savepoint changed them, None for not there; with the nesting level.
     journal: Vec<(i32, usize, Option<Entry>)>,
     writes: usize,
     /// The check before the commit has begun; what others write in their own callbacks after it is checked at once.
     checked: bool,
+}
+
+/// For keys that are hashes.
+#[derive(Default)]
+struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
 }
 
 thread_local! {
@@ -79,7 +102,7 @@ fn with<T>(f: impl FnOnce(&mut Transaction) -> T) -> T {
 impl Transaction {
     fn of_name<'t>(&'t self, name: Label<'t>, hash: NameHash) -> impl Iterator<Item = usize> + 't {
         self.by_name
-            .get(&hash)
+            .get(&hash.lock)
             .into_iter()
             .flatten()
             .copied()
@@ -101,9 +124,10 @@ impl Transaction {
                 wrote: false,
                 settled: false,
                 pending: None,
+                seen: None,
                 journaled: 0,
             });
-            self.by_name.entry(hash).or_default().push(self.entries.len() - 1);
+            self.by_name.entry(hash.lock).or_default().push(self.entries.len() - 1);
             self.entries.len() - 1
         });
         if level > 1 && self.entries[index].journaled < level {
@@ -129,7 +153,7 @@ impl Transaction {
                 None => {
                     // Entries are made in the order of the journal, so this is the last one.
                     if let Some(entry) = self.entries.pop()
-                        && let Some(indexes) = self.by_name.get_mut(&entry.hash)
+                        && let Some(indexes) = self.by_name.get_mut(&entry.hash.lock)
                     {
                         indexes.retain(|i| *i != index);
                     }
@@ -143,9 +167,10 @@ impl Transaction {
 pub fn declare(name: Label, token: Token, hold: bool) -> Result<()> {
     let hash = referee::hash(name);
     let leases = Leases::open()?;
-    check(&leases, name, hash, token, None)?;
+    let seen = check(&leases, name, hash, token)?;
     leases.close();
     carry(name, Some((token, hold)));
+    with(|t| t.edit(name, hash, token, |entry| entry.seen = seen));
     Ok(())
 }
 
@@ -155,8 +180,8 @@ pub fn carry_for_update(name: Label, token: Token) -> Result<Option<Token>> {
     let before = carried(name, hash);
     let hold = before.is_some_and(|(carried, hold)| hold && carried == token);
     let leases = Leases::open()?;
-    check(&leases, name, hash, token, None)?;
-    register(&leases, name, hash, token, hold)?;
+    let seen = check(&leases, name, hash, token)?;
+    register(&leases, name, hash, token, hold, seen)?;
     leases.close();
     carry(name, Some((token, hold)));
     Ok(before.map(|(token, _)| token))
@@ -246,60 +271,67 @@ pub fn check(
     name: Label,
     hash: NameHash,
     token: Token,
-    table: Option<&TableName>,
-) -> Result<()> {
-    let row = check_token(leases, name, hash, token, table)?;
-    row.as_ref().map_or(Ok(()), |row| check_role(name, row))
+) -> Result<Option<Sighting>> {
+    let found = leases.find(name, hash);
+    let lease = overlay(name, hash, found.lease());
+    verdict(name, token, lease.as_ref(), false)?;
+    found.row.as_ref().map_or(Ok(()), |row| check_role(name, row))?;
+    Ok(found.sighting())
 }
 
-/// The same for a token whose role was checked when the transaction declared it: a foreign key's action, for one, runs as the owner
-/// of its table.
-pub fn check_token(
-    leases: &Leases,
-    name: Label,
-    hash: NameHash,
-    token: Token,
-    table: Option<&TableName>,
-) -> Result<Option<Row>> {
-    let Found { row, .. } = leases.find(name, hash);
-    let lease = overlay(name, hash, row.as_ref().map(|row| &row.lease));
-    verdict(name, token, lease.as_ref(), false, table)?;
-    Ok(row)
+/// A write under a token that the transaction has not declared: checked, and registered.
+pub fn write_undeclared(leases: &Leases, name: Label, hash: NameHash, token: Token) -> Result<()> {
+    let seen = check(leases, name, hash, token)?;
+    register(leases, name, hash, token, false, seen)
 }
 
-fn verdict(
-    name: Label,
-    token: Token,
-    lease: Option<&Lease>,
-    at_commit: bool,
-    table: Option<&TableName>,
-) -> Result<()> {
-    let (lease, given, table) =
-        match policy::write(lease, token, pg::now(), settings::strict_expiry()) {
-            Write::Allow => return Ok(()),
-            Write::Stale(why) => return Err(stale(name, token, why, at_commit, table)),
-            Write::Expired => (name.to_string(), token, table.cloned()),
-        };
-    Err(Error::Expired { lease, given, at_commit, table })
+/// The same for a declared one. Its role was checked then: a foreign key's action, for one, runs as the owner of its table.
+pub fn write(leases: &Leases, name: Label, hash: NameHash, token: Token, hold: bool) -> Result<()> {
+    let seen = match seen_again(leases, name, hash, token) {
+        Some(lease) => {
+            verdict(name, token, overlay(name, hash, Some(&lease)).as_ref(), false)?;
+            None
+        }
+        None => {
+            let found = leases.find(name, hash);
+            verdict(name, token, overlay(name, hash, found.lease()).as_ref(), false)?;
+            found.sighting()
+        }
+    };
+    register(leases, name, hash, token, hold, seen)
 }
 
-fn stale(
-    name: Label,
-    given: Token,
-    why: Stale,
-    at_commit: bool,
-    table: Option<&TableName>,
-) -> Error {
-    Error::Stale { lease: name.to_string(), given, why, at_commit, table: table.cloned() }
+/// The lease, if its row is still the one that the transaction has seen before, and nobody is changing it.
+fn seen_again(leases: &Leases, name: Label, hash: NameHash, token: Token) -> Option<Lease> {
+    let seen = with(|t| {
+        let mut entries = t.of_name(name, hash).map(|i| &t.entries[i]);
+        entries.find(|e| e.token == token).and_then(|e| e.seen)
+    })?;
+    leases.is_unchanged(&seen).then_some(seen.lease)
+}
+
+fn verdict(name: Label, token: Token, lease: Option<&Lease>, at_commit: bool) -> Result<()> {
+    match policy::write(lease, token, pg::now(), settings::strict_expiry()) {
+        Write::Allow => Ok(()),
+        Write::Stale(why) => Err(stale(name, token, why, at_commit)),
+        Write::Expired => {
+            Err(Error::Expired { lease: name.to_string(), given: token, at_commit, table: None })
+        }
+    }
+}
+
+fn stale(name: Label, given: Token, why: Stale, at_commit: bool) -> Error {
+    Error::Stale { lease: name.to_string(), given, why, at_commit, table: None }
 }
 
 /// A write under `token` was allowed: the commit will check it again, and others can see it until then.
-pub fn register(
+fn register(
     leases: &Leases,
     name: Label,
     hash: NameHash,
     token: Token,
     hold: bool,
+    seen: Option<Sighting>,
 ) -> Result<()> {
     let (known, checked, writes) = with(|t| {
         let entry = t.of_name(name, hash).map(|i| &t.entries[i]).find(|e| e.token == token);
@@ -313,13 +345,14 @@ pub fn register(
     }
     if hold || checked {
         referee::hold(hash)?;
-        settle_write(leases, name, hash, token)?;
+        settle_write(leases, name, hash, token, None)?;
     }
     if !known {
         with(|t| {
             t.edit(name, hash, token, |entry| {
                 entry.wrote = true;
                 entry.settled = false;
+                entry.seen = seen.or(entry.seen);
             });
         });
     }
@@ -346,7 +379,7 @@ pub fn settled(name: Label, hash: NameHash, token: Token) {
 }
 
 /// Before the commit: under the locks that grants respect, is every token still current? And write what was put off.
-pub fn before_commit(prepare: bool) {
+pub fn before_commit(prepare: bool) -> Result<()> {
     let mut due: Vec<Entry> = with(|t| {
         t.entries
             .iter()
@@ -356,15 +389,14 @@ pub fn before_commit(prepare: bool) {
     });
     with(|t| t.checked = true);
     if due.is_empty() {
-        return;
+        return Ok(());
     }
     // In one order everywhere, so that two commits never wait for each other.
     due.sort_by_key(|entry| (entry.hash, entry.token));
-    or_raise(Leases::open().and_then(|leases| {
-        due.iter().try_for_each(|entry| settle(&leases, entry, prepare))?;
-        leases.close();
-        Ok(())
-    }));
+    let leases = Leases::open()?;
+    due.iter().try_for_each(|entry| settle(&leases, entry, prepare))?;
+    leases.close();
+    Ok(())
 }
 
 fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
@@ -396,7 +428,7 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
                     leases.set_expiry(row, at.max(row.lease.renewed_at), expires_at);
                 })
             } else {
-                settle_write(leases, name, entry.hash, entry.token)
+                settle_write(leases, name, entry.hash, entry.token, entry.seen)
             }
         }
     }
@@ -404,11 +436,20 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
 
 /// Under RowShare: no grant begins to be written while we look. One that is written and not decided yet is not waited for,
 /// as it may be idle.
-fn settle_write(leases: &Leases, name: Label, hash: NameHash, token: Token) -> Result<()> {
+fn settle_write(
+    leases: &Leases,
+    name: Label,
+    hash: NameHash,
+    token: Token,
+    seen: Option<Sighting>,
+) -> Result<()> {
+    if let Some(seen) = seen.filter(|seen| leases.is_unchanged(seen)) {
+        return verdict(name, token, Some(&seen.lease), true);
+    }
     let found = leases.find(name, hash);
-    verdict(name, token, found.lease(), true, None)?;
+    verdict(name, token, found.lease(), true)?;
     if found.is_contested(token) {
-        return Err(stale(name, token, Stale::Contested, true, None));
+        return Err(stale(name, token, Stale::Contested, true));
     }
     Ok(())
 }
@@ -426,8 +467,8 @@ fn settle_pending(leases: &Leases, entry: &Entry, write: impl FnOnce(&Row)) -> R
                 row
             }
             _ => {
-                verdict(name, entry.token, found.lease(), true, None)?;
-                return Err(stale(name, entry.token, Stale::Contested, true, None));
+                verdict(name, entry.token, found.lease(), true)?;
+                return Err(stale(name, entry.token, Stale::Contested, true));
             }
         };
         if let Some(heartbeat) = &found.busy {
@@ -442,7 +483,7 @@ fn settle_pending(leases: &Leases, entry: &Entry, write: impl FnOnce(&Row)) -> R
                 Some(Pending::Extend { .. }) => overlay(name, entry.hash, found.lease()),
                 _ => found.lease().copied(),
             };
-            verdict(name, entry.token, judged.as_ref(), true, None)?;
+            verdict(name, entry.token, judged.as_ref(), true)?;
         }
         write(row);
         referee::unlock(tag, Mode::Heartbeat);

@@ -11,6 +11,7 @@
 //! | `lease` | grant, extend, release, complete: lock, clock, decide, write | `fence`, `policy`, `store`, `referee`, `token` |
 //! | `fence` | what this transaction does under which tokens; the check at the statement and before the commit | `policy`, `store`, `referee` |
 //! | `trigger` | `fence_check()`: the trigger's protocol | `fence` |
+//! | `observe` | the highest tokens seen of other systems, checked in the same two places | `table`, `referee` |
 //! | `checkpoint`, `once` | progress and once-only markers | `fence`, `table`, `referee` |
 //! | `attach`, `update` | the statements of `fence_attach` and `fenced_update` | `catalog`, `text` |
 //! | `admin` | what the views show; evict, prune | `store`, `referee`, `fence` |
@@ -28,7 +29,7 @@
 //! long as the change is being made. From then on the row itself shows that it is being changed, and by whom, until
 //! that transaction ends (`table`).
 //!
-//! *One order.* Tags before rows; several leases of a transaction in the order of their tags.
+//! *One order.* Tags before rows; observed resources before leases, and several of a kind in the order of their tags.
 //!
 //! *Nothing idle is waited for.* A transaction between BEGIN and COMMIT holds nothing on a lease that a take-over would
 //! wait for: its writes are only shown, and what it does to the lease itself is put off until its commit (`fence`). Who meets a
@@ -54,6 +55,8 @@ mod fence;
 mod known;
 #[forbid(unsafe_code)]
 mod lease;
+#[forbid(unsafe_code)]
+mod observe;
 #[forbid(unsafe_code)]
 mod once;
 mod pg;
@@ -84,7 +87,12 @@ extension_sql_file!("../sql/install/functions.sql", name = "functions", requires
 extension_sql_file!(
     "../sql/install/views.sql",
     name = "views",
-    requires = ["functions", private::lock_ext::status, private::lock_ext::writers]
+    requires = [
+        "functions",
+        private::lock_ext::status,
+        private::lock_ext::writers,
+        private::lock_ext::trigger_arguments
+    ]
 );
 extension_sql_file!("../sql/install/rights_and_comments.sql", name = "rights", finalize);
 
@@ -92,6 +100,27 @@ extension_sql_file!("../sql/install/rights_and_comments.sql", name = "rights", f
 pub extern "C-unwind" fn _PG_init() {
     settings::define();
     pg::register_callbacks();
+}
+
+// What transactions keep until they end. Resources come before leases, so that who waits for one holds up no grant.
+
+fn before_commit(prepare: bool) {
+    error::or_raise(observe::before_commit().and_then(|()| fence::before_commit(prepare)));
+}
+
+fn forget() {
+    observe::forget();
+    fence::forget();
+}
+
+fn savepoint_rolled_back(level: i32) {
+    observe::savepoint_rolled_back(level);
+    fence::savepoint_rolled_back(level);
+}
+
+fn savepoint_released(level: i32) {
+    observe::savepoint_released(level);
+    fence::savepoint_released(level);
 }
 
 #[cfg(any(test, feature = "pg_test"))]

@@ -221,6 +221,15 @@ pub fn terminate(pid: i32) -> bool {
     unsafe { kill(-pid, SIGTERM) == 0 || kill(pid, SIGTERM) == 0 }
 }
 
+/// The database that a backend is connected to; None if it has ended.
+pub fn database_of(pid: i32) -> Option<u32> {
+    // SAFETY: looks up the shared array of processes, whose entries stay where they are.
+    unsafe {
+        let process = pg_sys::BackendPidGetProc(pid);
+        (!process.is_null()).then(|| (*process).databaseId.to_u32())
+    }
+}
+
 /// The backend whose open transaction `xid` belongs to; None for a prepared one.
 pub fn backend_of(xid: pg_sys::TransactionId) -> Option<i32> {
     // SAFETY: looks up the shared array of processes; zero for none.
@@ -228,7 +237,7 @@ pub fn backend_of(xid: pg_sys::TransactionId) -> Option<i32> {
     (pid != 0).then_some(pid)
 }
 
-/// Registers what `fence` does at the end of transactions and savepoints.
+/// Registers what `fence` and `observe` do at the end of transactions and savepoints.
 pub fn register_callbacks() {
     // SAFETY: the functions live as long as the library, which is never unloaded.
     unsafe {
@@ -250,9 +259,9 @@ unsafe extern "C-unwind" fn transaction_callback(
 ) {
     use pg_sys::XactEvent::*;
     match event {
-        XACT_EVENT_PRE_COMMIT => crate::fence::before_commit(false),
-        XACT_EVENT_PRE_PREPARE => crate::fence::before_commit(true),
-        XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE => crate::fence::forget(),
+        XACT_EVENT_PRE_COMMIT => crate::before_commit(false),
+        XACT_EVENT_PRE_PREPARE => crate::before_commit(true),
+        XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE => crate::forget(),
         _ => {}
     }
 }
@@ -265,12 +274,8 @@ unsafe extern "C-unwind" fn savepoint_callback(
     _arg: *mut c_void,
 ) {
     match event {
-        pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => {
-            crate::fence::savepoint_released(nest_level())
-        }
-        pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => {
-            crate::fence::savepoint_rolled_back(nest_level())
-        }
+        pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => crate::savepoint_released(nest_level()),
+        pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => crate::savepoint_rolled_back(nest_level()),
         _ => {}
     }
 }

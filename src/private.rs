@@ -78,16 +78,31 @@ pub mod lock_ext {
         table: Option<pg_sys::Oid>,
         lease: Option<Text>,
         token_column: Option<Text>,
+        lease_column: Option<Text>,
     ) -> Vec<Text> {
         or_raise((|| {
-            let check = check(function, &schema);
-            attach::attach(&check, target(table)?, lease.as_ref(), token_column.as_ref())
+            let wanted = attach::Wanted {
+                lease: lease.as_ref(),
+                token_column: token_column.as_ref(),
+                lease_column: lease_column.as_ref(),
+            };
+            attach::attach(&check(function, &schema), target(table)?, &wanted)
         })())
     }
 
     #[pg_extern(volatile, parallel_unsafe)]
     fn detach_statements(function: Option<pg_sys::Oid>, table: Option<pg_sys::Oid>) -> Vec<Text> {
         or_raise(target(table).and_then(|table| attach::detach(&check(function, &None), table)))
+    }
+
+    /// The arguments of a trigger, which pg_trigger keeps each with a zero byte behind it.
+    #[pg_extern(immutable, parallel_safe)]
+    fn trigger_arguments(tgargs: Option<Vec<u8>>) -> Vec<Text> {
+        let tgargs = tgargs.unwrap_or_default();
+        let mut arguments: Vec<Text> =
+            tgargs.split(|byte| *byte == 0).map(|argument| Text(argument.to_vec())).collect();
+        arguments.pop();
+        arguments
     }
 
     #[pg_extern(volatile, parallel_unsafe)]

@@ -5,31 +5,33 @@
 //!
 //! | who | tag, mode | lets through | excludes |
 //! | --- | --- | --- | --- |
-//! | a transaction that has written under the lease | lease, AccessShare | everything | nothing: it is there to be seen |
+//! | a transaction that has written under the lease | writer, AccessShare | everything | nothing: it is there to be seen |
 //! | that transaction from its last check to its end | lease, RowShare | other committers, heartbeats | grant, release |
 //! | heartbeat, or an end that was put off to the commit, while it writes the row | lease, ShareUpdateExclusive | committers | heartbeat, grant, release |
-//! | grant, release, completion, while it writes the row | lease, Exclusive | AccessShare | all of the above |
+//! | grant, release, completion, while it writes the row | lease, Exclusive | | all of the above but the first |
 //! | a transaction that keeps take-overs waiting: `hold`, or prepared | hold, Share; lease, RowShare | | a grant |
+//! | a transaction from its last check of an observed token to its end | observation, Share; Exclusive if the token is a higher one | the same token | a higher one |
 //!
-//! Only the second and the last are kept until the transaction ends. What a heartbeat, a grant or a release has written
+//! Only the first, the second and the last two are kept until the transaction ends. What a heartbeat, a grant or a release has written
 //! excludes the others by itself from then on (see `table`), so a transaction may acquire any number of leases.
 
 use crate::error::{Error, Result};
+use crate::pg;
 use crate::types::{Label, Token};
 use pgrx::prelude::*;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 
-/// What a tag is for; the last number of the tag.
+/// What a tag is for; the low bits of its last number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 enum Purpose {
     Lease = 1,
     Hold = 2,
-    /// Shows the token that a transaction writes under.
-    Token = 3,
+    Writer = 3,
     Checkpoint = 4,
     Once = 5,
+    Observation = 6,
 }
 
 #[derive(Clone, Copy)]
@@ -56,19 +58,22 @@ impl Mode {
     }
 }
 
-/// The name in the 96 bits that tags have room for. Names that collide would wait for one another, nothing worse: rows
-/// are found by name. The function is fixed, since sessions with an older library loaded use the same tags.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+/// The name in as many bits as tags have room for. Names that collide would wait for one another, nothing worse: rows are
+/// found by name. The function is fixed, since sessions with an older library loaded use the same tags.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct NameHash {
     pub lock: u64,
-    mark: u32,
+    /// 56 bits, beside the token in the tag that shows a writer.
+    mark: u64,
 }
+
+const MARK: u64 = (1 << 56) - 1;
 
 pub fn hash(name: Label) -> NameHash {
     let mut hasher = SipHasher13::new_with_keys(0x6c6f_636b, 0x5f65_7874);
     hasher.write(name.bytes());
     let sum = hasher.finish128();
-    NameHash { lock: sum.h1, mark: sum.h2 as u32 }
+    NameHash { lock: sum.h1, mark: sum.h2 & MARK }
 }
 
 fn tag(purpose: Purpose, first: u32, second: u64) -> Tag {
@@ -104,9 +109,40 @@ impl Tag {
         tag(Purpose::Once, database(), key.lock)
     }
 
-    fn token(name: NameHash, token: Token) -> Tag {
-        tag(Purpose::Token, name.mark, token.0 as u64)
+    pub fn observation(resource: NameHash) -> Tag {
+        tag(Purpose::Observation, database(), resource.lock)
     }
+
+    /// Shows that a transaction writes under a token of a lease. There is no room for the database.
+    fn writer(name: NameHash, token: Token) -> Tag {
+        let Tag(mut tag) = tag(Purpose::Writer, name.mark as u32, token.0 as u64);
+        let rest = name.mark >> 32;
+        tag.locktag_field2 |= ((rest >> REST_BITS) as u32) << TOKEN_HIGH_BITS;
+        tag.locktag_field4 |= ((rest & REST) as u16) << PURPOSE_BITS;
+        Tag(tag)
+    }
+}
+
+// How a writer's tag is packed: 32 bits of the mark; 11 bits of it and the 21 upper ones of the token; the 32 lower ones; 13 bits
+// of the mark and the purpose.
+const PURPOSE_BITS: u32 = 3;
+const TOKEN_HIGH_BITS: u32 = 21;
+const REST_BITS: u32 = 13;
+const REST: u64 = (1 << REST_BITS) - 1;
+
+/// The other way round: the mark and the token of a writer's tag.
+fn written_under(tag: &pg_sys::LOCKTAG) -> (u64, Token) {
+    let high = u64::from(tag.locktag_field2 & ((1 << TOKEN_HIGH_BITS) - 1));
+    let rest = (u64::from(tag.locktag_field2 >> TOKEN_HIGH_BITS) << REST_BITS)
+        | u64::from(tag.locktag_field4 >> PURPOSE_BITS);
+    let token = (high << 32) | u64::from(tag.locktag_field3);
+    ((rest << 32) | u64::from(tag.locktag_field1), Token(token as i64))
+}
+
+fn purpose(tag: &pg_sys::LOCKTAG) -> Option<u16> {
+    let ours = u32::from(tag.locktag_type) == pg_sys::LockTagType::LOCKTAG_USERLOCK
+        && u32::from(tag.locktag_lockmethodid) == pg_sys::DEFAULT_LOCKMETHOD;
+    ours.then_some(tag.locktag_field4 & ((1 << PURPOSE_BITS) - 1))
 }
 
 fn acquire(tag: Tag, mode: Mode, wait: bool) -> Result<bool> {
@@ -174,8 +210,7 @@ pub fn lock_for_end(name: NameHash) -> Result<()> {
 
 /// Shows that this transaction writes under a token of the lease.
 pub fn show_writer(name: NameHash, token: Token) -> Result<()> {
-    lock(Tag::lease(name), Mode::AccessShare)?;
-    lock(Tag::token(name, token), Mode::AccessShare)
+    lock(Tag::writer(name, token), Mode::AccessShare)
 }
 
 /// Keeps grants away from here until the transaction ends.
@@ -187,10 +222,26 @@ pub fn hold(name: NameHash) -> Result<()> {
 /// An open transaction that has written under a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writer {
-    pub name: NameHash,
+    mark: u64,
     pub token: Token,
     /// None for a prepared transaction.
     pub pid: Option<i32>,
+}
+
+impl Writer {
+    pub fn is_of(&self, name: NameHash) -> bool {
+        self.mark == name.mark
+    }
+
+    pub fn mark(&self) -> u64 {
+        self.mark
+    }
+}
+
+impl NameHash {
+    pub fn mark(&self) -> u64 {
+        self.mark
+    }
 }
 
 /// All writers of this database.
@@ -200,30 +251,23 @@ pub fn writers() -> Vec<Writer> {
         let data = pg_sys::GetLockStatusData();
         std::slice::from_raw_parts((*data).locks, (*data).nelements as usize)
     };
-    let ours = |purpose: Purpose| {
-        locks.iter().filter(move |lock| {
-            u32::from(lock.locktag.locktag_type) == pg_sys::LockTagType::LOCKTAG_USERLOCK
-                && lock.locktag.locktag_field4 == purpose as u16
-                && lock.holdMask != 0
-        })
+    let of = |wanted: Purpose| {
+        let wanted = Some(wanted as u16);
+        locks.iter().filter(move |lock| purpose(&lock.locktag) == wanted && lock.holdMask != 0)
     };
-    let number = |tag: &pg_sys::LOCKTAG| {
-        (u64::from(tag.locktag_field2) << 32) | u64::from(tag.locktag_field3)
-    };
-    // A token's tag has no room for the database and the whole name; the lease's tag of the same backend has.
-    let leases: Vec<(i32, (i32, u32), u64)> = ours(Purpose::Lease)
-        .filter(|lock| lock.locktag.locktag_field1 == database())
-        .map(|lock| (lock.pid, backend(lock), number(&lock.locktag)))
+    // Prepared transactions have no process, but all of them hold their leases, by tags that name the database.
+    let prepared: Vec<(i32, u32)> = of(Purpose::Lease)
+        .filter(|lock| lock.pid == 0 && lock.locktag.locktag_field1 == database())
+        .map(backend)
         .collect();
-    ours(Purpose::Token)
-        .flat_map(|lock| {
-            leases.iter().filter(move |l| l.0 == lock.pid && l.1 == backend(lock)).map(move |l| {
-                Writer {
-                    name: NameHash { lock: l.2, mark: lock.locktag.locktag_field1 },
-                    token: Token(number(&lock.locktag) as i64),
-                    pid: (lock.pid != 0).then_some(lock.pid),
-                }
-            })
+    of(Purpose::Writer)
+        .filter(|lock| match lock.pid {
+            0 => prepared.contains(&backend(lock)),
+            pid => pg::database_of(pid) == Some(database()),
+        })
+        .map(|lock| {
+            let (mark, token) = written_under(&lock.locktag);
+            Writer { mark, token, pid: (lock.pid != 0).then_some(lock.pid) }
         })
         .collect()
 }
@@ -239,10 +283,25 @@ fn backend(lock: &pg_sys::LockInstanceData) -> (i32, u32) {
     (lock.vxid.procNumber, lock.vxid.localTransactionId)
 }
 
-/// How many leases one transaction may write under: with two entries each, a quarter of the server's lock table, so that
+/// How many leases one transaction may write under: with two entries each at its commit, a quarter of the server's lock table, so that
 /// the others are not starved.
 pub fn most_writers() -> usize {
     // SAFETY: set at server start.
     let entries = unsafe { i64::from(pg_sys::max_locks_per_xact) * i64::from(pg_sys::MaxBackends) };
     usize::try_from(entries / 8).unwrap_or(1).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_writers_tag_gives_back_name_and_token(mark in 0..=MARK, token in 0..=crate::types::MAX_TOKEN) {
+            let Tag(tag) = Tag::writer(NameHash { lock: 0, mark }, Token(token));
+            prop_assert_eq!(written_under(&tag), (mark, Token(token)));
+            prop_assert_eq!(purpose(&tag), Some(Purpose::Writer as u16));
+        }
+    }
 }

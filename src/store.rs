@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::known::Spec;
 use crate::policy::Lease;
 use crate::referee::NameHash;
-use crate::table::{self, Busy, Key, Table, Tuple, Value};
+use crate::table::{self, Busy, Key, Table, Tuple, Value, Version};
 use crate::types::{Label, Text, Timestamp, Token, Ttl};
 use crate::{catalog, pg, text};
 use pgrx::prelude::*;
@@ -66,6 +66,13 @@ pub struct Found {
     pub busy: Option<Change>,
 }
 
+/// A lease as it was when its row was looked at, and which version of the row that was.
+#[derive(Clone, Copy)]
+pub struct Sighting {
+    pub lease: Lease,
+    version: Version,
+}
+
 /// Another transaction is changing the row.
 pub struct Change {
     pub by: pg_sys::TransactionId,
@@ -83,6 +90,12 @@ pub struct Shown {
 impl Found {
     pub fn lease(&self) -> Option<&Lease> {
         self.row.as_ref().map(|row| &row.lease)
+    }
+
+    /// What was found, to be compared with later in this transaction; None if somebody is changing it.
+    pub fn sighting(&self) -> Option<Sighting> {
+        let row = self.row.as_ref().filter(|_| self.busy.is_none())?;
+        Some(Sighting { lease: row.lease, version: row.tuple.version() })
     }
 
     /// Is another transaction about to take `token` its lease away? It may still roll back, but nobody should wait for that: it may be
@@ -137,6 +150,11 @@ impl Leases {
 
     pub fn find(&self, name: Label, hash: NameHash) -> Found {
         self.found(self.0.find_near(Key::Name(name.bytes()), hash.lock))
+    }
+
+    /// Is the row still as it was seen, and nobody changing it? Only in the transaction, and the savepoint, that saw it.
+    pub fn is_unchanged(&self, seen: &Sighting) -> bool {
+        self.0.has(&seen.version)
     }
 
     fn found(&self, found: table::Found) -> Found {

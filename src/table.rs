@@ -27,6 +27,13 @@ pub struct Table {
 /// A version of a row, copied out of its page.
 pub struct Tuple(pg_sys::HeapTuple);
 
+/// Which version of a row a tuple is: its place, and the transaction that wrote it.
+#[derive(Clone, Copy)]
+pub struct Version {
+    place: pg_sys::ItemPointerData,
+    writer: pg_sys::TransactionId,
+}
+
 /// A row at this moment.
 pub struct Found {
     /// The committed version, or the one that this transaction wrote.
@@ -116,7 +123,7 @@ impl Table {
             snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
             ..Default::default()
         };
-        let block = (u32::from(tid.ip_blkid.bi_hi) << 16) | u32::from(tid.ip_blkid.bi_lo);
+        let block = block(tid);
         let mut tuple = pg_sys::HeapTupleData::default();
         let mut tid = tid;
         // SAFETY: the table is open and locked, so that it is not truncated after we asked for its size. The page is
@@ -144,6 +151,30 @@ impl Table {
         };
         let is_quiet = valid(snapshot.xmin).is_none() && valid(snapshot.xmax).is_none();
         copy.filter(|tuple| is_quiet && self.has_key(tuple, key))
+    }
+
+    /// Is this version there, and has nobody begun to change it? Whoever asks has had the table open since he saw it, in this transaction,
+    /// so that no place was given to another row of the same writer.
+    pub fn has(&self, version: &Version) -> bool {
+        let place = version.place;
+        // SAFETY: the table has been locked since the version was seen, so that its page is there. The page is pinned and locked
+        // while we look.
+        unsafe {
+            let buffer = pg_sys::ReadBuffer(self.relation, block(place));
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as c_int);
+            let page = pg_sys::BufferGetPage(buffer);
+            let item = pg_sys::PageGetItemId(page, place.ip_posid);
+            let is_there = place.ip_posid <= pg_sys::PageGetMaxOffsetNumber(page)
+                && (*item).lp_flags() == pg_sys::LP_NORMAL
+                && {
+                    let header =
+                        &*pg_sys::PageGetItem(page, item).cast::<pg_sys::HeapTupleHeaderData>();
+                    header.t_choice.t_heap.t_xmin == version.writer
+                        && header.t_infomask & pg_sys::HEAP_XMAX_INVALID as u16 != 0
+                };
+            pg_sys::UnlockReleaseBuffer(buffer);
+            is_there
+        }
     }
 
     /// A place may have got another row since.
@@ -441,9 +472,14 @@ impl Tuple {
         let xmin = unsafe { header.t_choice.t_heap.t_xmin };
         pg::is_mine(xmin)
     }
-}
 
-impl Tuple {
+    pub fn version(&self) -> Version {
+        // SAFETY: a copy of a whole heap tuple, which is stored.
+        unsafe {
+            Version { place: (*self.0).t_self, writer: (*(*self.0).t_data).t_choice.t_heap.t_xmin }
+        }
+    }
+
     /// Was it updated, and not deleted, by whoever is changing it? Then it points to its next version.
     fn has_successor(&self) -> bool {
         // SAFETY: a copy of a whole heap tuple.
@@ -463,6 +499,10 @@ impl Drop for Tuple {
 
 fn split<const N: usize>(values: [Value; N]) -> ([pg_sys::Datum; N], [bool; N]) {
     (values.map(|v| v.unwrap_or(pg_sys::Datum::null())), values.map(|v| v.is_none()))
+}
+
+fn block(place: pg_sys::ItemPointerData) -> pg_sys::BlockNumber {
+    (u32::from(place.ip_blkid.bi_hi) << 16) | u32::from(place.ip_blkid.bi_lo)
 }
 
 fn valid(xid: pg_sys::TransactionId) -> Option<pg_sys::TransactionId> {

@@ -1,7 +1,8 @@
 //! `fence_check()`: the trigger's protocol, and what it does per statement and per row.
 //!
-//! The lease is looked up once for each statement and token; per row only integers are compared. What a trigger may keep for the
-//! length of a statement lives in `fn_extra`, which PostgreSQL makes anew for each.
+//! A lease is looked up once for each statement and token; per row only integers are compared, and the lease's name where a column
+//! of the row gives it. What a trigger may keep for the length of a statement lives in `fn_extra`, which PostgreSQL makes anew for
+//! each statement, table and trigger.
 
 use crate::error::{Error, Result, TableName, or_raise};
 use crate::fence;
@@ -11,6 +12,7 @@ use crate::types::{Kind, Label, Text, Token};
 use crate::{catalog, text};
 use pgrx::PgMemoryContexts;
 use pgrx::prelude::*;
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int};
 
 #[unsafe(no_mangle)]
@@ -56,10 +58,23 @@ struct Call<'a> {
 
 /// What is known for the length of a statement.
 struct Statement {
-    name: Text,
+    /// The lease, or what comes before the value of the lease column.
+    prefix: Vec<u8>,
+    lease_column: Option<Column>,
+    token_column: Option<Column>,
+    /// The leases that rows were met of, and where they are by name; without a lease column the only one.
+    leases: Vec<Lease>,
+    by_name: HashMap<Vec<u8>, usize>,
+    /// The one of the row before.
+    last: usize,
+    /// The row whose UPDATE was allowed last, and the token that it carried: if the row moves to another partition, its DELETE follows.
+    moving: Option<(pg_sys::ItemPointerData, Token)>,
+}
+
+/// One lease of a statement.
+struct Lease {
+    name: Vec<u8>,
     hash: NameHash,
-    table: TableName,
-    column: Option<Column>,
     /// Declared by `lease_fence`.
     carried: Option<(Token, bool)>,
     /// The token that was last found to be current.
@@ -69,6 +84,7 @@ struct Statement {
 struct Column {
     name: String,
     number: c_int,
+    kind: pg_sys::Oid,
 }
 
 impl Call<'_> {
@@ -83,35 +99,66 @@ impl Call<'_> {
             return Ok(pg_sys::Datum::null());
         }
         let result = match self.event() {
-            Event::Delete => {
-                let token = statement.carried_token()?;
-                statement.allow(token)?;
-                self.never_down(statement, token)?;
-                self.data.tg_trigtuple
+            Event::Insert => {
+                let new = self.lease(statement, self.data.tg_trigtuple)?;
+                self.stamp(statement, new, self.data.tg_trigtuple)?.0
             }
-            Event::Insert => self.stamp(statement, self.data.tg_trigtuple)?,
-            _ => {
-                let tuple = self.stamp(statement, self.data.tg_newtuple)?;
-                if let Some(token) = statement.allowed {
-                    self.never_down(statement, token)?;
-                }
-                tuple
-            }
+            Event::Delete => self.delete(statement)?,
+            _ => self.update(statement)?,
         };
         Ok(result.into())
     }
 
-    /// Also a statement that finds no row must come with a token. Which one its rows are set to is seen by the row trigger.
+    /// Also a statement that finds no row must come with a token. Which one its rows are set to, and which lease they are of, is seen by
+    /// the row trigger.
     fn check_statement(&self, statement: &mut Statement) -> Result<()> {
-        let by_row = statement.column.as_ref().is_some_and(|column| match self.event() {
+        let event = self.event();
+        if statement.lease_column.is_some() {
+            return match event {
+                // Nobody holds the leases of all rows.
+                Event::Truncate => Err(Error::TruncateByRow { table: self.table() }),
+                _ => Ok(()),
+            };
+        }
+        let by_row = statement.token_column.as_ref().is_some_and(|column| match event {
             Event::Insert => true,
             Event::Update => self.sets(column.number),
             Event::Delete | Event::Truncate => false,
         });
-        match statement.carried {
+        match statement.leases[0].carried {
             None if by_row => Ok(()),
-            _ => statement.allow(statement.carried_token()?),
+            Some((token, _)) => self.allow(statement, 0, token),
+            None => Err(self.no_token(statement, 0)),
         }
+    }
+
+    fn update(&self, statement: &mut Statement) -> Result<pg_sys::HeapTuple> {
+        let (before, after) = (self.data.tg_trigtuple, self.data.tg_newtuple);
+        let old = self.lease(statement, before)?;
+        let new = self.lease(statement, after)?;
+        let (tuple, token) = self.stamp(statement, new, after)?;
+        let token = if old == new { token } else { self.allow_carried(statement, old)? };
+        self.never_down(statement, old, token)?;
+        // SAFETY: the trigger manager's tuple.
+        statement.moving = Some((unsafe { (*before).t_self }, token));
+        Ok(tuple)
+    }
+
+    fn delete(&self, statement: &mut Statement) -> Result<pg_sys::HeapTuple> {
+        let tuple = self.data.tg_trigtuple;
+        let old = self.lease(statement, tuple)?;
+        // SAFETY: the trigger manager's tuple.
+        let place = unsafe { (*tuple).t_self };
+        let token = match statement.moving {
+            Some((moving, token))
+                if statement.leases[old].carried.is_none() && is_same(moving, place) =>
+            {
+                token
+            }
+            _ => self.allow_carried(statement, old)?,
+        };
+        self.never_down(statement, old, token)?;
+        Ok(tuple)
     }
 
     fn event(&self) -> Event {
@@ -129,44 +176,53 @@ impl Call<'_> {
 
     /// The first call of a statement: is the trigger made as it should be, and what does the transaction carry?
     fn prepare(&self) -> Result<*mut Statement> {
-        // SAFETY: the trigger manager has the relation open.
-        let table = catalog::table_name(unsafe { (*self.data.tg_relation).rd_id });
         let args = self.args();
         let misfit = |want| {
             // SAFETY: the trigger's name is terminated.
             let trigger = unsafe { CStr::from_ptr((*self.data.tg_trigger).tgname) };
-            Error::TriggerShape {
+            Err(Error::TriggerShape {
                 trigger: text::shown(trigger.to_bytes()),
-                table: table.clone(),
+                table: self.table(),
                 want,
-            }
+            })
         };
         let before =
             self.data.tg_event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_BEFORE;
         if !before {
-            return Err(misfit("It must be a BEFORE trigger."));
+            return misfit("It must be a BEFORE trigger.");
         }
-        if args.is_empty() || args.len() > 2 {
-            return Err(misfit(
-                "Its arguments must be the lease and, if there is one, the token column.",
-            ));
-        }
-        let leaves_it_to_rows =
-            !self.is_row() && args.len() == 2 && self.event() != Event::Truncate;
-        if leaves_it_to_rows && !self.has_row_trigger() {
-            return Err(misfit("With a token column there must be one FOR EACH ROW, too."));
-        }
-        let name = Text(args[0].to_bytes().to_vec());
-        let label = Label::new(Kind::Lease, Some(&name))?;
-        let hash = referee::hash(label);
-        let statement = Statement {
-            carried: fence::carried(label, hash),
-            hash,
-            column: args.get(1).map(|name| self.column(name, &table)).transpose()?,
-            table,
-            allowed: None,
-            name,
+        let Some(lease) = args.first().filter(|_| args.len() <= 3) else {
+            return misfit(
+                "Its arguments must be the lease, the token column and the lease column, as far as there are any.",
+            );
         };
+        let column = |number: usize| {
+            let name = args.get(number).filter(|name| !name.is_empty());
+            name.map(|name| self.column(name)).transpose()
+        };
+        let (token_column, lease_column) = (column(1)?, column(2)?);
+        if token_column.as_ref().is_some_and(|column| column.kind != pg_sys::INT8OID) {
+            let column = token_column.map(|column| column.name).unwrap_or_default();
+            return Err(Error::ColumnType { column });
+        }
+        let is_by_row = token_column.is_some() || lease_column.is_some();
+        let leaves_it_to_rows = !self.is_row() && is_by_row && self.event() != Event::Truncate;
+        if leaves_it_to_rows && !self.has_row_trigger() {
+            return misfit("With a token or lease column there must be one FOR EACH ROW, too.");
+        }
+        let mut statement = Statement {
+            prefix: lease.to_bytes().to_vec(),
+            lease_column,
+            token_column,
+            leases: Vec::new(),
+            by_name: HashMap::new(),
+            last: 0,
+            moving: None,
+        };
+        if statement.lease_column.is_none() {
+            let name = statement.prefix.clone();
+            statement.leases.push(Lease::of(name)?);
+        }
         // SAFETY: the memory context of the call's FmgrInfo lives as long as fn_extra does.
         unsafe {
             let memory = (*self.flinfo).fn_mcxt;
@@ -210,56 +266,137 @@ impl Call<'_> {
         }
     }
 
-    fn column(&self, name: &CStr, table: &TableName) -> Result<Column> {
+    fn column(&self, name: &CStr) -> Result<Column> {
         // SAFETY: the trigger manager has the relation open.
         let relation = unsafe { (*self.data.tg_relation).rd_id };
         let shown = text::shown(name.to_bytes());
         match catalog::column(relation, name) {
-            None => Err(Error::NoColumn { table: table.table.clone(), column: shown }),
-            Some((_, kind)) if kind != pg_sys::INT8OID => Err(Error::ColumnType { column: shown }),
-            Some((number, _)) => Ok(Column { name: shown, number: c_int::from(number) }),
+            None => Err(Error::NoColumn { table: self.table().table, column: shown }),
+            Some((number, kind)) => Ok(Column { name: shown, number: c_int::from(number), kind }),
         }
     }
 
-    /// The row with its token: the transaction's, or the one that the statement has set.
+    /// The table, as errors name it.
+    fn table(&self) -> TableName {
+        // SAFETY: the trigger manager has the relation open.
+        catalog::table_name(unsafe { (*self.data.tg_relation).rd_id })
+    }
+
+    /// Which of the statement's leases a row belongs to.
+    fn lease(&self, statement: &mut Statement, tuple: pg_sys::HeapTuple) -> Result<usize> {
+        let Some(column) = &statement.lease_column else {
+            return Ok(0);
+        };
+        let Some(value) = self.text(tuple, column) else {
+            return Err(Error::NoLease { column: column.name.clone(), table: self.table() });
+        };
+        let is_last = |lease: &Lease| {
+            lease.name.strip_prefix(statement.prefix.as_slice()) == Some(value.as_slice())
+        };
+        if statement.leases.get(statement.last).is_some_and(is_last) {
+            return Ok(statement.last);
+        }
+        let name = [statement.prefix.as_slice(), &value].concat();
+        statement.last = match statement.by_name.get(&name) {
+            Some(index) => *index,
+            None => {
+                statement.leases.push(Lease::of(name.clone())?);
+                statement.by_name.insert(name, statement.leases.len() - 1);
+                statement.leases.len() - 1
+            }
+        };
+        Ok(statement.last)
+    }
+
+    /// The row with its token, which is current: the transaction's, or the one that the statement has set.
     fn stamp(
         &self,
         statement: &mut Statement,
+        lease: usize,
         tuple: pg_sys::HeapTuple,
-    ) -> Result<pg_sys::HeapTuple> {
-        let Some(number) = statement.column.as_ref().map(|column| column.number) else {
-            let token = statement.carried_token()?;
-            statement.allow(token)?;
-            return Ok(tuple);
+    ) -> Result<(pg_sys::HeapTuple, Token)> {
+        let Some(number) = statement.token_column.as_ref().map(|column| column.number) else {
+            return Ok((tuple, self.allow_carried(statement, lease)?));
         };
         let in_row = self.value(tuple, number);
-        if let Some((token, _)) = statement.carried {
-            statement.allow(token)?;
-            return Ok(if in_row == Some(token.0) {
-                tuple
-            } else {
-                self.with(tuple, number, token)
-            });
+        if let Some((token, _)) = statement.leases[lease].carried {
+            self.allow(statement, lease, token)?;
+            let is_there = in_row == Some(token.0);
+            return Ok((if is_there { tuple } else { self.with(tuple, number, token) }, token));
         }
         let is_set = self.event() == Event::Insert || self.sets(number);
-        let token = in_row.filter(|_| is_set).map(Token).ok_or_else(|| statement.no_token())?;
-        statement.allow(token)?;
-        Ok(tuple)
+        match in_row.filter(|_| is_set).map(Token) {
+            Some(token) => {
+                self.allow(statement, lease, token)?;
+                Ok((tuple, token))
+            }
+            None => Err(self.no_token(statement, lease)),
+        }
     }
 
     /// A row that was written under a higher token is not this writer's to change.
-    fn never_down(&self, statement: &Statement, token: Token) -> Result<()> {
-        let Some(column) = &statement.column else {
+    fn never_down(&self, statement: &Statement, lease: usize, token: Token) -> Result<()> {
+        let Some(column) = &statement.token_column else {
             return Ok(());
         };
         match self.value(self.data.tg_trigtuple, column.number) {
             Some(row) if row > token.0 => Err(Error::RowIsNewer {
-                lease: Label::known(&statement.name.0).to_string(),
+                lease: Label::known(&statement.leases[lease].name).to_string(),
                 given: token,
                 row: Token(row),
-                table: statement.table.clone(),
+                table: self.table(),
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// The token that the transaction carries for the lease, which is current.
+    fn allow_carried(&self, statement: &mut Statement, lease: usize) -> Result<Token> {
+        let Some((token, _)) = statement.leases[lease].carried else {
+            return Err(self.no_token(statement, lease));
+        };
+        self.allow(statement, lease, token)?;
+        Ok(token)
+    }
+
+    /// May it be written under `token`? Looked up when the statement comes with it for the first time.
+    fn allow(&self, statement: &mut Statement, lease: usize, token: Token) -> Result<()> {
+        let lease = &mut statement.leases[lease];
+        if lease.allowed == Some(token) {
+            return Ok(());
+        }
+        let name = Label::known(&lease.name);
+        let leases = Leases::open()?;
+        let checked = match lease.carried {
+            Some((_, hold)) => fence::write(&leases, name, lease.hash, token, hold),
+            None => fence::write_undeclared(&leases, name, lease.hash, token),
+        };
+        checked.map_err(|error| error.at(|| self.table()))?;
+        leases.close();
+        lease.allowed = Some(token);
+        Ok(())
+    }
+
+    fn no_token(&self, statement: &Statement, lease: usize) -> Error {
+        Error::NoToken {
+            lease: Label::known(&statement.leases[lease].name).to_string(),
+            column: statement.token_column.as_ref().map(|column| column.name.clone()),
+            table: self.table(),
+        }
+    }
+
+    /// The text form of a column's value, None for null.
+    fn text(&self, tuple: pg_sys::HeapTuple, column: &Column) -> Option<Vec<u8>> {
+        // SAFETY: a tuple of the trigger's relation, which has the column; the value is copied.
+        unsafe {
+            let columns = (*self.data.tg_relation).rd_att;
+            if column.kind != pg_sys::TEXTOID {
+                let value = pg_sys::SPI_getvalue(tuple, columns, column.number);
+                return (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes().to_vec());
+            }
+            let mut null = false;
+            let datum = pg_sys::SPI_getbinval(tuple, columns, column.number, &mut null);
+            (!null).then(|| text::bytes(datum))
         }
     }
 
@@ -299,35 +436,16 @@ impl Call<'_> {
     }
 }
 
-impl Statement {
-    fn carried_token(&self) -> Result<Token> {
-        self.carried.map(|(token, _)| token).ok_or_else(|| self.no_token())
+impl Lease {
+    fn of(name: Vec<u8>) -> Result<Self> {
+        let name = Text(name);
+        let label = Label::new(Kind::Lease, Some(&name))?;
+        let hash = referee::hash(label);
+        Ok(Lease { carried: fence::carried(label, hash), hash, allowed: None, name: name.0 })
     }
+}
 
-    fn no_token(&self) -> Error {
-        Error::NoToken {
-            lease: Label::known(&self.name.0).to_string(),
-            column: self.column.as_ref().map(|column| column.name.clone()),
-            table: self.table.clone(),
-        }
-    }
-
-    /// May it be written under `token`? Looked up when the statement comes with it for the first time.
-    fn allow(&mut self, token: Token) -> Result<()> {
-        if self.allowed == Some(token) {
-            return Ok(());
-        }
-        let name = Label::known(&self.name.0);
-        let hold = self.carried.is_some_and(|(_, hold)| hold);
-        let leases = Leases::open()?;
-        if self.carried.is_some() {
-            fence::check_token(&leases, name, self.hash, token, Some(&self.table))?;
-        } else {
-            fence::check(&leases, name, self.hash, token, Some(&self.table))?;
-        }
-        fence::register(&leases, name, self.hash, token, hold)?;
-        leases.close();
-        self.allowed = Some(token);
-        Ok(())
-    }
+fn is_same(a: pg_sys::ItemPointerData, b: pg_sys::ItemPointerData) -> bool {
+    (a.ip_blkid.bi_hi, a.ip_blkid.bi_lo, a.ip_posid)
+        == (b.ip_blkid.bi_hi, b.ip_blkid.bi_lo, b.ip_posid)
 }

@@ -40,6 +40,7 @@ pub enum Kind {
     Lease,
     Holder,
     OnceKey,
+    Resource,
 }
 
 impl fmt::Display for Kind {
@@ -48,6 +49,7 @@ impl fmt::Display for Kind {
             Kind::Lease => "lease name",
             Kind::Holder => "holder",
             Kind::OnceKey => "once key",
+            Kind::Resource => "resource",
         })
     }
 }

@@ -5,13 +5,15 @@ CREATE FUNCTION fence_check() RETURNS trigger
     LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'fence_check_wrapper';
 
-CREATE FUNCTION fence_attach(target regclass, lease text, token_column text DEFAULT NULL) RETURNS void
+CREATE FUNCTION fence_attach(target regclass, lease text DEFAULT NULL, token_column text DEFAULT NULL, lease_column text DEFAULT NULL)
+    RETURNS void
     LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
     AS $$
 DECLARE
     fence_check CONSTANT pg_catalog.oid := '@extschema@.fence_check()'::pg_catalog.regprocedure;
     raise_floor CONSTANT pg_catalog.oid := '@extschema@.lease_raise_token_floor(bigint)'::pg_catalog.regprocedure;
-    statements pg_catalog.text[] := lock_ext.attach_statements(fence_check, '@extschema@', target, lease, token_column);
+    statements pg_catalog.text[] :=
+        lock_ext.attach_statements(fence_check, '@extschema@', target, lease, token_column, lease_column);
     statement pg_catalog.text;
     highest bigint;
 BEGIN

@@ -1,6 +1,6 @@
 -- Rights. The schema may be used, since the functions in SQL name what is in it; its tables have no rights for anybody.
 GRANT USAGE ON SCHEMA lock_ext TO PUBLIC;
-GRANT SELECT ON lease_status, lease_writer TO PUBLIC;
+GRANT SELECT ON lease_status, lease_writer, fence_status TO PUBLIC;
 
 -- Administration: to be granted to whom it is for.
 REVOKE ALL ON FUNCTION lease_evict(text) FROM PUBLIC;
@@ -37,6 +37,11 @@ COMMENT ON COLUMN lock_ext.lease_checkpoint.state IS 'what was saved';
 COMMENT ON TABLE lock_ext.once_key IS 'keys whose work is done';
 COMMENT ON COLUMN lock_ext.once_key.done_at IS 'when the key was marked';
 COMMENT ON COLUMN lock_ext.once_key.key IS 'the key, compared byte for byte';
+
+COMMENT ON TABLE lock_ext.observed_token IS 'highest tokens seen of resources whose tokens another system issues';
+COMMENT ON COLUMN lock_ext.observed_token.token IS 'the highest one';
+COMMENT ON COLUMN lock_ext.observed_token.observed_at IS 'when it was seen first';
+COMMENT ON COLUMN lock_ext.observed_token.resource IS 'name of the resource, compared byte for byte';
 
 COMMENT ON FUNCTION lease_acquire(text, text, interval, interval, uuid) IS
 'Acquires a lease: gives the fencing token of a new grant, or NULL if somebody else holds the lease, it is completed, or another transaction is acquiring it.
@@ -85,22 +90,26 @@ hold: from the first write to the end of the transaction a take-over waits (defa
 Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: none by itself; the first write takes two entries of the lock table that block nobody.';
 
 COMMENT ON FUNCTION fence_check() IS
-'Trigger function that refuses writes that do not carry the current token of a lease. Arguments: the lease, and a column of type bigint that holds tokens, if the table has one.
-Without a column: BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE FOR EACH STATEMENT, or FOR EACH ROW. With one: BEFORE INSERT OR UPDATE OR DELETE FOR EACH ROW, and one more BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE FOR EACH STATEMENT, which refuses a statement without a token also when it finds no row.
-Errors: LX001, LX002, LX003 (no token), 42501, 39P01 for a trigger that is made otherwise.';
+'Trigger function that refuses writes that do not carry the current token of a lease. Arguments: the lease; a column of type bigint that holds tokens; a column that names the lease of each row, and then the first argument is what comes before its value. What is not there is an empty string or left out.
+Without columns: BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE FOR EACH STATEMENT, or FOR EACH ROW where rows can be reached through another table. With one: BEFORE INSERT OR UPDATE OR DELETE FOR EACH ROW, in one trigger, and one more BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE FOR EACH STATEMENT, which refuses TRUNCATE and a statement without a token that finds no row.
+Errors: LX001, LX002, LX003 (no token), 42501, 22004 for a row that names no lease, 39P01 for a trigger that is made otherwise.';
 
-COMMENT ON FUNCTION fence_attach(regclass, text, text) IS
-'Puts the fence of a lease on a table that the caller owns: rows and TRUNCATE. Again with the same arguments changes nothing, with others replaces.
-token_column: a bigint column that is stamped with the token of each write and may carry it; NULL: none.
-Errors: 42501, 42809 for what is no ordinary table, 42703, 42804, 22004, 22023, 22001; 55000 if the column holds tokens above all granted ones. Locks: as CREATE TRIGGER.';
+COMMENT ON FUNCTION fence_attach(regclass, text, text, text) IS
+'Puts the fence of a lease on a table that the caller owns, and on its partitions or children: rows and TRUNCATE. Again with the same arguments changes nothing but what is missing, with others replaces.
+lease: the one lease of the table; with lease_column what comes before the value of that column, NULL for nothing. token_column: a bigint column that is stamped with the token of each write and may carry it; NULL: none. lease_column: a column, of any type, that names the lease of each row; NULL: none.
+Errors: 42501, 42809 for what is no ordinary or partitioned table, 42703, 42804 for another type or a generated column, 22004, 22023, 22001; 55000 if the column holds tokens above all granted ones, or the table is a partition that has its fence from above. Locks: as CREATE TRIGGER, on each table.';
 COMMENT ON FUNCTION fence_detach(regclass) IS
-'Takes every fence off a table that the caller owns. Errors: 42501, 22004. Locks: as DROP TRIGGER.';
+'Takes every fence off a table that the caller owns, and off its partitions or children. Errors: 42501, 22004; 55000 for a partition that has its fence from above. Locks: as DROP TRIGGER, on each table.';
 
 COMMENT ON FUNCTION fenced_update(regclass, bigint, jsonb, jsonb, text, boolean) IS
 'One UPDATE under a token, with the rights of the caller: gives the number of rows. filter: columns and the values that they must equal, null for IS NULL; {} is an error unless all_rows is true. changes: columns and their new values. lease: the lease of the token.
 A filter that matches nothing gives 0. Errors: LX001, LX002, 22004 for NULL, 22023, 42703, 42501, and those of UPDATE itself, unchanged. Locks: as UPDATE.';
 COMMENT ON FUNCTION fenced_update(regclass, bigint, jsonb, jsonb, boolean) IS
-'The same for the lease that the table is fenced by; 55000 if it is not.';
+'The same for the lease that the table is fenced by; 55000 if it is not, or if its rows have leases of their own.';
+
+COMMENT ON FUNCTION fence_observe(text, bigint) IS
+'This transaction acts under a token that another system has issued for a resource (an etcd revision, a ZooKeeper zxid, a lease of another database). Commits only if nobody has committed under a higher one; then the token is the highest seen, and lower ones are refused. Rolls back with its transaction or savepoint.
+resource: 1 to 1024 bytes; token: any bigint. Errors: LX001 if a higher token was committed, at the call or at the commit; 22004 for NULL, 22023, 22001, 25006. Locks: none at the call; the commit waits for others under the same resource that are just committing or prepared.';
 
 COMMENT ON FUNCTION once(text) IS
 'True for exactly one committed transaction for each key, false for all later ones; rolls back with its transaction. key: 1 to 1024 bytes. Errors: 22004 for NULL, 22023, 22001, 25006.
@@ -143,10 +152,19 @@ COMMENT ON COLUMN lease_writer.token IS 'fencing token that it writes under';
 COMMENT ON COLUMN lease_writer.superseded IS 'true if the token is no longer current: the transaction cannot commit';
 COMMENT ON COLUMN lease_writer.since IS 'when the transaction began; null if the caller may not see it';
 
+COMMENT ON VIEW fence_status IS 'the fences of this database, as the catalog has them: a row each, and one more for each hole; for everybody';
+COMMENT ON COLUMN fence_status.table_name IS 'table that the fence was attached to';
+COMMENT ON COLUMN fence_status.lease IS 'its lease; with a lease column what comes before the column''s value, null for nothing';
+COMMENT ON COLUMN fence_status.token_column IS 'column that holds the token of the last write of each row; null: none';
+COMMENT ON COLUMN fence_status.lease_column IS 'column that names the lease of each row; null: one lease for the table';
+COMMENT ON COLUMN fence_status.carried_by IS 'what a write carries its token by: transaction (lease_fence), or transaction or column';
+COMMENT ON COLUMN fence_status.hole IS 'a way past the fence, naming the partition or child that it is at; null in the row of the fence itself';
+
 COMMENT ON FUNCTION lock_ext.status() IS 'rows of lease_status';
 COMMENT ON FUNCTION lock_ext.writers() IS 'rows of lease_writer';
-COMMENT ON FUNCTION lock_ext.attach_statements(oid, text, oid, text, text) IS 'statements that fence_attach executes';
+COMMENT ON FUNCTION lock_ext.attach_statements(oid, text, oid, text, text, text) IS 'statements that fence_attach executes';
 COMMENT ON FUNCTION lock_ext.detach_statements(oid, oid) IS 'statements that fence_detach executes';
+COMMENT ON FUNCTION lock_ext.trigger_arguments(bytea) IS 'arguments of a trigger, as fence_status shows them';
 COMMENT ON FUNCTION lock_ext.tokens_are_ahead(oid, bigint, boolean) IS 'tells fence_attach whether to raise the token floor';
 COMMENT ON FUNCTION lock_ext.attached_lease(oid, oid) IS 'lease that a table is fenced by';
 COMMENT ON FUNCTION lock_ext.update_statement(oid, text, text[], text[], text, text[], boolean) IS 'statement that fenced_update executes';

@@ -46,8 +46,17 @@ CREATE TABLE lock_ext.once_key (
     CONSTRAINT once_key_pkey PRIMARY KEY (key)
 ) USING heap;
 
+CREATE TABLE lock_ext.observed_token (
+    token       bigint      NOT NULL,
+    observed_at timestamptz NOT NULL,
+    resource    text COLLATE pg_catalog."C" NOT NULL,
+    CONSTRAINT observed_token_pkey PRIMARY KEY (resource)
+) USING heap WITH (fillfactor = 70);
+ALTER TABLE lock_ext.observed_token ALTER COLUMN resource SET STORAGE PLAIN;
+
 -- All of it is dumped. The sequence on its own: else a restored database would give out its numbers again.
 SELECT pg_catalog.pg_extension_config_dump('lock_ext.lease', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_ext.lease_token_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_ext.lease_checkpoint', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_ext.once_key', '');
+SELECT pg_catalog.pg_extension_config_dump('lock_ext.observed_token', '');

@@ -467,7 +467,7 @@ async fn a_fence_by_plain_create_trigger() {
     for shape in [
         "AFTER INSERT ON wrong FOR EACH STATEMENT EXECUTE FUNCTION fence_check('j')",
         "BEFORE INSERT ON wrong FOR EACH STATEMENT EXECUTE FUNCTION fence_check()",
-        "BEFORE INSERT ON wrong FOR EACH ROW EXECUTE FUNCTION fence_check('j', 'id', 'more')",
+        "BEFORE INSERT ON wrong FOR EACH ROW EXECUTE FUNCTION fence_check('j', 'id', 'v', 'more')",
         "BEFORE INSERT ON wrong FOR EACH STATEMENT EXECUTE FUNCTION fence_check('j', 'id')",
     ] {
         a.sql(&format!("CREATE TRIGGER f {shape}")).await.unwrap();
