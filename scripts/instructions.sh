@@ -46,7 +46,7 @@ run() { # script transactions -> instructions of the busiest backend
 printf 'script,instructions\n'
 for script in "$@"; do
     few=50 many=450
-    [ "$script" = extend_many ] && few=3 many=13
+    case $script in extend_many) few=3 many=13 ;; bulk_*) few=1 many=3 ;; esac
     run "$script" "$few" >/dev/null # what a first run builds, such as the cache of the catalog
     a=$(run "$script" $few)
     b=$(run "$script" $many)

@@ -117,11 +117,15 @@ impl Member {
         if below && self.is_partition {
             return vec![trigger(STATEMENT_TRIGGER, BEFORE | TRUNCATE)];
         }
-        let mut triggers =
-            vec![trigger(STATEMENT_TRIGGER, BEFORE | INSERT | UPDATE | DELETE | TRUNCATE)];
-        // The statement trigger fires for the table that a statement names. What comes through a table above is seen by row.
-        let is_by_row = arguments.len() > 1;
-        if is_by_row || self.has_parent || self.kind == b'p' {
+        // The statement trigger fires for the table that a statement names. What comes through a table above is seen by row. With
+        // columns it is left with what rows do not show: TRUNCATE, and a statement without a token that finds no row.
+        let by_statement = match arguments.len() {
+            1 => INSERT | UPDATE | DELETE | TRUNCATE,
+            2 => UPDATE | DELETE | TRUNCATE,
+            _ => TRUNCATE,
+        };
+        let mut triggers = vec![trigger(STATEMENT_TRIGGER, BEFORE | by_statement)];
+        if arguments.len() > 1 || self.has_parent || self.kind == b'p' {
             triggers.push(trigger(ROW_TRIGGER, BEFORE | ROW | INSERT | UPDATE | DELETE));
         }
         triggers

@@ -31,9 +31,7 @@ const COLUMNS: usize = 5;
 /// Saves `state` in this transaction, which commits only if `token` is still current then.
 pub fn save(name: Label, token: Token, state: Jsonb) -> Result<()> {
     let hash = referee::hash(name);
-    let leases = Leases::open()?;
-    fence::write_undeclared(&leases, name, hash, token)?;
-    leases.close();
+    fence::write_undeclared(name, hash, token)?;
 
     let checkpoints = Table::open(&TABLE)?;
     let tag = Tag::checkpoint(hash);

@@ -280,34 +280,32 @@ pub fn check(
 }
 
 /// A write under a token that the transaction has not declared: checked, and registered.
-pub fn write_undeclared(leases: &Leases, name: Label, hash: NameHash, token: Token) -> Result<()> {
-    let seen = check(leases, name, hash, token)?;
-    register(leases, name, hash, token, false, seen)
+pub fn write_undeclared(name: Label, hash: NameHash, token: Token) -> Result<()> {
+    let leases = Leases::open()?;
+    let seen = check(&leases, name, hash, token)?;
+    register(&leases, name, hash, token, false, seen)?;
+    leases.close();
+    Ok(())
 }
 
 /// The same for a declared one. Its role was checked then: a foreign key's action, for one, runs as the owner of its table.
-pub fn write(leases: &Leases, name: Label, hash: NameHash, token: Token, hold: bool) -> Result<()> {
-    let seen = match seen_again(leases, name, hash, token) {
-        Some(lease) => {
-            verdict(name, token, overlay(name, hash, Some(&lease)).as_ref(), false)?;
-            None
-        }
-        None => {
-            let found = leases.find(name, hash);
-            verdict(name, token, overlay(name, hash, found.lease()).as_ref(), false)?;
-            found.sighting()
-        }
-    };
-    register(leases, name, hash, token, hold, seen)
-}
-
-/// The lease, if its row is still the one that the transaction has seen before, and nobody is changing it.
-fn seen_again(leases: &Leases, name: Label, hash: NameHash, token: Token) -> Option<Lease> {
+pub fn write(name: Label, hash: NameHash, token: Token, hold: bool) -> Result<()> {
     let seen = with(|t| {
         let mut entries = t.of_name(name, hash).map(|i| &t.entries[i]);
         entries.find(|e| e.token == token).and_then(|e| e.seen)
-    })?;
-    leases.is_unchanged(&seen).then_some(seen.lease)
+    });
+    let leases = if seen.is_some() { Leases::open_again()? } else { Leases::open()? };
+    let (lease, seen) = match seen.filter(|seen| leases.is_unchanged(seen)) {
+        Some(seen) => (Some(seen.lease), None),
+        None => {
+            let found = leases.find(name, hash);
+            (found.lease().copied(), found.sighting())
+        }
+    };
+    verdict(name, token, overlay(name, hash, lease.as_ref()).as_ref(), false)?;
+    register(&leases, name, hash, token, hold, seen)?;
+    leases.close();
+    Ok(())
 }
 
 fn verdict(name: Label, token: Token, lease: Option<&Lease>, at_commit: bool) -> Result<()> {
@@ -393,7 +391,8 @@ pub fn before_commit(prepare: bool) -> Result<()> {
     }
     // In one order everywhere, so that two commits never wait for each other.
     due.sort_by_key(|entry| (entry.hash, entry.token));
-    let leases = Leases::open()?;
+    let is_open = due.iter().all(|entry| entry.seen.is_some() && entry.pending.is_none());
+    let leases = if is_open { Leases::open_again()? } else { Leases::open()? };
     due.iter().try_for_each(|entry| settle(&leases, entry, prepare))?;
     leases.close();
     Ok(())

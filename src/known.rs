@@ -21,7 +21,10 @@ pub struct Spec {
 impl Spec {
     /// The OIDs of table and index, remembered until the server says that a relation of ours has changed.
     pub fn oids(&self) -> Result<(pg_sys::Oid, pg_sys::Oid)> {
-        let known = KNOWN.with(|known| known.borrow().iter().find(|k| k.0 == self.table).copied());
+        let known = KNOWN.with(|known| {
+            // Each spec has a name of its own, so the pointer tells.
+            known.borrow().iter().find(|k| k.0.as_ptr() == self.table.as_ptr()).copied()
+        });
         if let Some((_, table, index)) = known {
             return Ok((table, index));
         }

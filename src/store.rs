@@ -140,6 +140,11 @@ impl Leases {
         Table::open(&TABLE).map(Leases)
     }
 
+    /// The same in a transaction, and a savepoint, that has had it open since a [`Sighting`].
+    pub fn open_again() -> Result<Self> {
+        Table::open_again(&TABLE).map(Leases)
+    }
+
     pub fn open_for_reading() -> Result<Self> {
         Table::open_for_reading(&TABLE).map(Leases)
     }

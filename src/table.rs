@@ -68,13 +68,30 @@ impl Table {
         Self::open_with(spec, pg_sys::AccessShareLock)
     }
 
+    /// The same where the transaction has its lock from before.
+    pub fn open_again(spec: &Spec) -> Result<Self> {
+        let (table, index) = spec.oids()?;
+        // SAFETY: locked, so it is there; null sends us the long way all the same.
+        let relation = unsafe { pg_sys::RelationIdGetRelation(table) };
+        if relation.is_null() {
+            return Self::open(spec);
+        }
+        Ok(Table { relation, index, key: spec.key, root: Cell::new(None) })
+    }
+
     fn open_with(spec: &Spec, mode: u32) -> Result<Self> {
         let relation = loop {
             let (table, _) = spec.oids()?;
-            // SAFETY: gives null for what was dropped while we waited for its lock.
-            let relation = unsafe { pg_sys::try_table_open(table, mode as pg_sys::LOCKMODE) };
-            if !relation.is_null() {
-                break relation;
+            // SAFETY: gives null for what was dropped while we waited for its lock. As try_table_open does it, but for one look into the
+            // catalog.
+            unsafe {
+                pg_sys::LockRelationOid(table, mode as pg_sys::LOCKMODE);
+                let relation = pg_sys::RelationIdGetRelation(table);
+                if !relation.is_null() {
+                    pg_sys::pgstat_init_relation(relation);
+                    break relation;
+                }
+                pg_sys::UnlockRelationOid(table, mode as pg_sys::LOCKMODE);
             }
             known::forget();
         };

@@ -7,7 +7,6 @@
 use crate::error::{Error, Result, TableName, or_raise};
 use crate::fence;
 use crate::referee::{self, NameHash};
-use crate::store::Leases;
 use crate::types::{Kind, Label, Text, Token};
 use crate::{catalog, text};
 use pgrx::PgMemoryContexts;
@@ -62,6 +61,8 @@ struct Statement {
     prefix: Vec<u8>,
     lease_column: Option<Column>,
     token_column: Option<Column>,
+    /// Is the token column among those that the statement's UPDATE sets?
+    sets_token: Option<bool>,
     /// The leases that rows were met of, and where they are by name; without a lease column the only one.
     leases: Vec<Lease>,
     by_name: HashMap<Vec<u8>, usize>,
@@ -82,7 +83,7 @@ struct Lease {
 }
 
 struct Column {
-    name: String,
+    name: CString,
     number: c_int,
     kind: pg_sys::Oid,
 }
@@ -202,7 +203,7 @@ impl Call<'_> {
         };
         let (token_column, lease_column) = (column(1)?, column(2)?);
         if token_column.as_ref().is_some_and(|column| column.kind != pg_sys::INT8OID) {
-            let column = token_column.map(|column| column.name).unwrap_or_default();
+            let column = token_column.map(|column| column.shown()).unwrap_or_default();
             return Err(Error::ColumnType { column });
         }
         let is_by_row = token_column.is_some() || lease_column.is_some();
@@ -214,6 +215,7 @@ impl Call<'_> {
             prefix: lease.to_bytes().to_vec(),
             lease_column,
             token_column,
+            sets_token: None,
             leases: Vec::new(),
             by_name: HashMap::new(),
             last: 0,
@@ -267,13 +269,17 @@ impl Call<'_> {
     }
 
     fn column(&self, name: &CStr) -> Result<Column> {
-        // SAFETY: the trigger manager has the relation open.
-        let relation = unsafe { (*self.data.tg_relation).rd_id };
-        let shown = text::shown(name.to_bytes());
-        match catalog::column(relation, name) {
-            None => Err(Error::NoColumn { table: self.table().table, column: shown }),
-            Some((number, kind)) => Ok(Column { name: shown, number: c_int::from(number), kind }),
+        // SAFETY: the trigger manager has the relation open; no number above zero for what is no column of its rows.
+        unsafe {
+            let columns = (*self.data.tg_relation).rd_att;
+            let number = pg_sys::SPI_fnumber(columns, name.as_ptr());
+            if number > 0 {
+                let kind = pg_sys::SPI_gettypeid(columns, number);
+                return Ok(Column { name: name.to_owned(), number, kind });
+            }
         }
+        let column = text::shown(name.to_bytes());
+        Err(Error::NoColumn { table: self.table().table, column })
     }
 
     /// The table, as errors name it.
@@ -288,7 +294,7 @@ impl Call<'_> {
             return Ok(0);
         };
         let Some(value) = self.text(tuple, column) else {
-            return Err(Error::NoLease { column: column.name.clone(), table: self.table() });
+            return Err(Error::NoLease { column: column.shown(), table: self.table() });
         };
         let is_last = |lease: &Lease| {
             lease.name.strip_prefix(statement.prefix.as_slice()) == Some(value.as_slice())
@@ -324,7 +330,8 @@ impl Call<'_> {
             let is_there = in_row == Some(token.0);
             return Ok((if is_there { tuple } else { self.with(tuple, number, token) }, token));
         }
-        let is_set = self.event() == Event::Insert || self.sets(number);
+        let is_set = self.event() == Event::Insert
+            || *statement.sets_token.get_or_insert_with(|| self.sets(number));
         match in_row.filter(|_| is_set).map(Token) {
             Some(token) => {
                 self.allow(statement, lease, token)?;
@@ -366,13 +373,11 @@ impl Call<'_> {
             return Ok(());
         }
         let name = Label::known(&lease.name);
-        let leases = Leases::open()?;
         let checked = match lease.carried {
-            Some((_, hold)) => fence::write(&leases, name, lease.hash, token, hold),
-            None => fence::write_undeclared(&leases, name, lease.hash, token),
+            Some((_, hold)) => fence::write(name, lease.hash, token, hold),
+            None => fence::write_undeclared(name, lease.hash, token),
         };
         checked.map_err(|error| error.at(|| self.table()))?;
-        leases.close();
         lease.allowed = Some(token);
         Ok(())
     }
@@ -380,7 +385,7 @@ impl Call<'_> {
     fn no_token(&self, statement: &Statement, lease: usize) -> Error {
         Error::NoToken {
             lease: Label::known(&statement.leases[lease].name).to_string(),
-            column: statement.token_column.as_ref().map(|column| column.name.clone()),
+            column: statement.token_column.as_ref().map(Column::shown),
             table: self.table(),
         }
     }
@@ -404,7 +409,7 @@ impl Call<'_> {
         let mut null = false;
         // SAFETY: a tuple of the trigger's relation, whose column `number` is a bigint.
         let datum = unsafe {
-            pg_sys::SPI_getbinval(tuple, (*self.data.tg_relation).rd_att, number, &mut null)
+            pg_sys::heap_getattr(tuple, number, (*self.data.tg_relation).rd_att, &mut null)
         };
         (!null).then_some(datum.value() as i64)
     }
@@ -433,6 +438,12 @@ impl Call<'_> {
                 self.data.tg_updatedcols,
             )
         }
+    }
+}
+
+impl Column {
+    fn shown(&self) -> String {
+        text::shown(self.name.to_bytes())
     }
 }
 

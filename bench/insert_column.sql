@@ -1,0 +1,1 @@
+INSERT INTO stamped (v, token) VALUES (1, 1);

@@ -1,0 +1,1 @@
+INSERT INTO stamped_plain (v, token) VALUES (1, 1);
