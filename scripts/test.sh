@@ -81,9 +81,9 @@ golden() {
     }
 }
 
-# Many real clients, among them stopped and killed ones.
+# Many real clients, among them stopped and killed ones. Commits are read back in their order by logical decoding.
 sessions() {
-    scripts/with-cluster.sh cargo test --package lock_ext_sessions --release -- --test-threads=8
+    LOCK_EXT_PGOPTS='wal_level = logical' scripts/with-cluster.sh cargo test --package lock_ext_sessions --release -- --test-threads=8
 }
 
 if [ $# -eq 0 ]; then

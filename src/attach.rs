@@ -41,6 +41,9 @@ impl Wanted<'_> {
         };
         let token_column = self.token_column.map(|name| token_column(target, name)).transpose()?;
         let lease_column = self.lease_column.map(|name| lease_column(target, name)).transpose()?;
+        if lease_column.is_some() && lease_column == token_column {
+            return Err(Error::SameColumn);
+        }
         let mut arguments = vec![lease];
         arguments.extend(token_column.or(lease_column.as_ref().map(|_| Vec::new())));
         arguments.extend(lease_column);
@@ -152,14 +155,20 @@ fn members(check: &Check, target: pg_sys::Oid) -> Result<Vec<Member>> {
             has_parent: catalog::has_parent(oid),
         });
     }
-    let copied = catalog::triggers(target, check.function).into_iter().any(|t| t.is_copy);
-    match catalog::partitioned_table(target).filter(|_| copied) {
+    match fenced_from(check, target) {
         Some(parent) => Err(Error::FencedByParent {
             relation: catalog::table_name(target).table,
             parent: catalog::table_name(parent).table,
         }),
         None => Ok(members),
     }
+}
+
+/// The partitioned table that a partition has its row triggers from.
+fn fenced_from(check: &Check, partition: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    let mut copies = catalog::triggers(partition, check.function).into_iter();
+    let parent = catalog::partitioned_table(partition).filter(|_| copies.any(|t| t.is_copy))?;
+    fenced_from(check, parent).or(Some(parent))
 }
 
 /// The lease that the table's fence names first.
@@ -248,8 +257,10 @@ fn lease_column(target: pg_sys::Oid, column: &Text) -> Result<Vec<u8>> {
     let shown = text::to_utf8(&column.0)?;
     match catalog::column(target, &text::c_string(&shown)?) {
         None => Err(Error::NoColumn { table: catalog::table_name(target).table, column: shown }),
-        // It is computed after our trigger.
-        Some((number, _)) if catalog::is_generated(target, number) => {
+        // A generated one is computed after our trigger.
+        Some((number, kind))
+            if catalog::is_generated(target, number) || !catalog::has_one_text(kind) =>
+        {
             Err(Error::LeaseColumnType { column: shown })
         }
         Some(_) => Ok(column.0.clone()),

@@ -106,6 +106,28 @@ pub fn is_generated(table: pg_sys::Oid, column: i16) -> bool {
     unsafe { pg_sys::get_attgenerated(table, column) != 0 }
 }
 
+/// Is a value of the type written in the same way whatever the settings of the session are, and like no other value? Not so dates,
+/// for one, nor floating-point numbers.
+pub fn has_one_text(kind: pg_sys::Oid) -> bool {
+    const PLAIN: [pg_sys::Oid; 10] = [
+        pg_sys::TEXTOID,
+        pg_sys::VARCHAROID,
+        pg_sys::BPCHAROID,
+        pg_sys::NAMEOID,
+        pg_sys::INT2OID,
+        pg_sys::INT4OID,
+        pg_sys::INT8OID,
+        pg_sys::NUMERICOID,
+        pg_sys::UUIDOID,
+        pg_sys::BOOLOID,
+    ];
+    // SAFETY: looks up the catalog.
+    unsafe {
+        let base = pg_sys::getBaseType(kind);
+        PLAIN.contains(&base) || pg_sys::get_typtype(base) as u8 == pg_sys::TYPTYPE_ENUM
+    }
+}
+
 /// A type's name with its schema, as a cast needs it: without a length, and `bpchar` for what "char" alone cuts to one.
 pub fn type_name(oid: pg_sys::Oid) -> String {
     let flags = pg_sys::FORMAT_TYPE_TYPEMOD_GIVEN | pg_sys::FORMAT_TYPE_FORCE_QUALIFY;

@@ -92,8 +92,12 @@ pub enum Error {
     NoColumn { table: String, column: String },
     #[error("token column \"{column}\" must be a bigint that can be written")]
     ColumnType { column: String },
-    #[error("lease column \"{column}\" must be one that can be written")]
+    #[error(
+        "lease column \"{column}\" must be one that can be written, of a type with one text form"
+    )]
     LeaseColumnType { column: String },
+    #[error("token column and lease column must be different")]
+    SameColumn,
     #[error("partition \"{relation}\" has its fence from table \"{parent}\"")]
     FencedByParent { relation: String, parent: String },
     #[error("table \"{relation}\" has a lease for each row")]
@@ -149,6 +153,7 @@ impl Error {
             | WaitRange
             | ArrayShape { .. }
             | FloorRange
+            | SameColumn
             | AgeRange { .. }
             | EmptyFilter
             | EmptyChanges => Code::ERRCODE_INVALID_PARAMETER_VALUE,
@@ -266,6 +271,9 @@ impl Error {
             LockTableFull => "The server's lock table holds an entry for each lease that a \
                               transaction writes under."
                 .into(),
+            LeaseColumnType { .. } => {
+                "Allowed are text and other character types, integers, numeric, uuid, boolean, enums, and domains over them.".into()
+            }
             FloorRange => format!("It must be at least 0 and at most {MAX_TOKEN}."),
             TriggerShape { want, .. } => (*want).into(),
             NotFenceable { what, .. } => (*what).into(),

@@ -1,14 +1,18 @@
 //! One binary, so that the server's template database is prepared once. The modules:
 //!
 //! * `cases`: the scenarios H01 to H38, by their numbers;
+//! * `fences`: every way in which a row is changed, on every kind of table;
 //! * `races`: what must hold when sessions act at the same time, one promise a test;
 //! * `readme`: the transcripts of README.md;
 //! * `wire`: every error by the fields that a driver sees;
 //! * `calls`: the smaller promises of single functions;
-//! * `histories` and `model`: random histories against a model in plain Rust.
+//! * `histories` and `model`: random histories against a model in plain Rust;
+//! * `checker`: random transactions at the same time, and a walk through the server's log of commits.
 
 mod calls;
 mod cases;
+mod checker;
+mod fences;
 mod histories;
 mod model;
 mod races;

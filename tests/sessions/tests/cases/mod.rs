@@ -5,6 +5,7 @@ mod fence;
 mod installed;
 mod names;
 mod ownership;
+mod paths;
 mod time;
 mod transactions;
 mod volume;

@@ -1,0 +1,248 @@
+//! `lease_evict` in the states that a stale writer can be in. Idle in its transaction, with a frozen client, and of another role: in
+//! `races/evict.rs`.
+
+use lock_ext_sessions::{Answer, Asked, Db, PgError, Refused, STALE, Session};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::task::JoinHandle;
+
+use super::attach::family;
+use super::tables::Shape;
+
+/// A partitioned table with a writer that has written row 1, and is stale when B has taken over.
+struct Scene {
+    db: Db,
+    writer: Session,
+    b: Session,
+}
+
+impl Scene {
+    async fn set() -> Self {
+        let db = Db::fresh().await;
+        family(&db, Shape::Partitioned).await;
+        let [writer, b] = db.sessions().await;
+        db.watch
+            .sql("INSERT INTO t VALUES (1, 0), (2, 0), (101, 0); SELECT fence_attach('t', 'j')")
+            .await
+            .unwrap();
+        let t1 = writer.acq("j", "A", "60 s").await.granted();
+        writer.sql("BEGIN").await.unwrap();
+        writer.fence("j", t1).await.unwrap();
+        writer.sql("UPDATE t SET v = 666 WHERE id = 1").await.unwrap();
+        Self { db, writer, b }
+    }
+
+    /// What the writer does then, which it does not come back from.
+    fn goes_on(&self, sql: &'static str) -> JoinHandle<Answer<()>> {
+        self.writer.beside(move |writer| async move { writer.sql(sql).await })
+    }
+
+    async fn take_over(&self) -> i64 {
+        self.db.watch.force("j").await.unwrap();
+        self.b.acq("j", "B", "60 s").await.granted()
+    }
+
+    async fn evicts_the_writer(&self, token: i64) {
+        assert_eq!(self.b.evict("j", token).await, Ok(vec![self.writer.pid()]));
+        self.db.gone(self.writer.pid()).await;
+        assert_eq!(self.b.evict("j", token).await, Ok(vec![]));
+    }
+
+    async fn b_writes(&self, token: i64) {
+        self.b.sql("SET statement_timeout = '10s'; BEGIN").await.unwrap();
+        self.b.fence("j", token).await.unwrap();
+        self.b.sql("UPDATE t SET v = 5; COMMIT").await.expect("nobody has the rows any more");
+        assert_eq!([self.db.v("t", 1).await, self.db.v("t", 101).await], [5, 5]);
+    }
+}
+
+fn is_ended(answer: &Answer<()>) -> bool {
+    answer.as_ref().is_err_and(|error| ["57P01", PgError::CLOSED].contains(&error.code.as_str()))
+}
+
+/// It waits for a row that somebody has who is no writer of ours.
+#[tokio::test]
+async fn a_writer_that_waits_for_a_row_lock_is_evicted() {
+    let scene = Scene::set().await;
+    let blocker = scene.db.session().await;
+    blocker.sql("BEGIN; SELECT * FROM t WHERE id = 2 FOR UPDATE").await.unwrap();
+    let doing = scene.goes_on("UPDATE t SET v = 666 WHERE id = 2");
+    scene.db.blocked(&scene.writer).await;
+    let token = scene.take_over().await;
+    scene.evicts_the_writer(token).await;
+    let ended = doing.await.unwrap();
+    assert!(is_ended(&ended), "{ended:?}");
+    blocker.rollback().await;
+    scene.b_writes(token).await;
+}
+
+/// In a statement that goes on, after its write and inside of it.
+#[tokio::test]
+async fn a_writer_in_a_long_statement_is_evicted() {
+    for long in [
+        "SELECT pg_sleep(600)",
+        "UPDATE t SET v = 666 WHERE id = 2 AND pg_sleep(600) IS NOT NULL",
+        "DO $$ BEGIN LOOP PERFORM 1; END LOOP; END $$",
+    ] {
+        let scene = Scene::set().await;
+        let doing = scene.goes_on(long);
+        scene
+            .db
+            .until(
+                "SELECT state = 'active' AND query = $2 FROM pg_stat_activity WHERE pid = $1",
+                &[&scene.writer.pid(), &long],
+            )
+            .await;
+        let token = scene.take_over().await;
+        scene.evicts_the_writer(token).await;
+        let ended = doing.await.unwrap();
+        assert!(is_ended(&ended), "{long}: {ended:?}");
+        scene.b_writes(token).await;
+    }
+}
+
+/// The statement under which its first write is still going on counts as well.
+#[tokio::test]
+async fn a_writer_in_its_first_statement_is_evicted() {
+    for shape in Shape::ALL {
+        let db = Db::fresh().await;
+        family(&db, shape).await;
+        let [stale, b, admin] = db.sessions().await;
+        admin
+            .sql("INSERT INTO t VALUES (1, 0), (2, 0); SELECT fence_attach('t', 'j', 'token')")
+            .await
+            .unwrap();
+        let t1 = stale.acq("j", "A", "60 s").await.granted();
+        let update =
+            format!("UPDATE t SET v = 666, token = {t1} WHERE id = 1 OR pg_sleep(600) IS NOT NULL");
+        let doing = stale.beside(move |stale| async move { stale.sql(&update).await });
+        db.until("EXISTS (SELECT FROM lease_writer WHERE pid = $1)", &[&stale.pid()]).await;
+        admin.force("j").await.unwrap();
+        let t2 = b.acq("j", "B", "60 s").await.granted();
+        assert_eq!(b.evict("j", t2).await, Ok(vec![stale.pid()]), "{shape:?}");
+        let ended = doing.await.unwrap();
+        assert!(is_ended(&ended), "{ended:?}");
+    }
+}
+
+/// A server process that does not run: it ends as soon as it does.
+#[tokio::test]
+async fn a_stopped_backend_ends_when_it_goes_on() {
+    /// Wakes it up whatever becomes of the test.
+    struct Stopped(Pid);
+    impl Drop for Stopped {
+        fn drop(&mut self) {
+            let _ = kill(self.0, Signal::SIGCONT);
+        }
+    }
+    let scene = Scene::set().await;
+    let pid = scene.writer.pid();
+    let stopped = Stopped(Pid::from_raw(pid));
+    kill(stopped.0, Signal::SIGSTOP).expect("a process of the test's own server");
+    let token = scene.take_over().await;
+    assert_eq!(scene.b.evict("j", token).await, Ok(vec![pid]));
+    // It cannot hear it yet, but is there to be seen, and to be told again.
+    assert_eq!(scene.b.evict("j", token).await, Ok(vec![pid]));
+    drop(stopped);
+    scene.db.gone(pid).await;
+    scene.b_writes(token).await;
+}
+
+/// A transaction that has failed has let go of everything already.
+#[tokio::test]
+async fn a_failed_writer_need_not_be_evicted() {
+    let scene = Scene::set().await;
+    scene.writer.sql("SELECT 1 / 0").await.refused("22012");
+    let token = scene.take_over().await;
+    assert_eq!(scene.b.evict("j", token).await, Ok(vec![]));
+    scene.b_writes(token).await;
+    scene.writer.rollback().await;
+}
+
+/// What was rolled back to a savepoint is nobody's write.
+#[tokio::test]
+async fn a_writer_of_a_rolled_back_savepoint_is_left_alone() {
+    let scene = Scene::set().await;
+    let w = &scene.writer;
+    let t: i64 = w.one("SELECT token FROM lease_status WHERE name = 'j'", &[]).await.unwrap();
+    w.sql("ROLLBACK; BEGIN; CREATE TEMP TABLE x (i int); SAVEPOINT s").await.unwrap();
+    w.fence("j", t).await.unwrap();
+    w.sql("UPDATE t SET v = 666 WHERE id = 1; ROLLBACK TO s").await.unwrap();
+    let token = scene.take_over().await;
+    assert_eq!(scene.b.evict("j", token).await, Ok(vec![]));
+    scene.b_writes(token).await;
+    w.commit().await.expect("it has not written under the lease");
+}
+
+/// A prepared transaction has no session to end. It keeps the lease until it is decided, and is shown.
+#[tokio::test]
+async fn a_prepared_writer_is_not_evicted_but_shown() {
+    for end in ["COMMIT", "ROLLBACK"] {
+        let db = Db::fresh().await;
+        family(&db, Shape::Partitioned).await;
+        let [a, b, admin] = db.sessions().await;
+        admin.sql("INSERT INTO t VALUES (1, 0); SELECT fence_attach('t', 'j')").await.unwrap();
+        let t1 = a.acq("j", "A", "60 s").await.granted();
+        a.sql("BEGIN").await.unwrap();
+        a.fence("j", t1).await.unwrap();
+        a.sql("UPDATE t SET v = 5").await.unwrap();
+        a.sql(&format!("PREPARE TRANSACTION '{}'", db.name())).await.unwrap();
+        a.ext("j", t1, "1 ms").await.extended();
+        db.expired("j").await;
+        b.acq("j", "B", "60 s").await.busy();
+        assert_eq!(admin.list::<i32>("SELECT lease_evict('j')", &[]).await, Ok(vec![]));
+        let shown = admin
+            .rows("SELECT pid, token, superseded FROM lease_writer WHERE name = 'j'", &[])
+            .await
+            .unwrap();
+        assert_eq!(shown.len(), 1);
+        let writer: (Option<i32>, i64, bool) = (shown[0].get(0), shown[0].get(1), shown[0].get(2));
+        assert_eq!(writer, (None, t1, false), "without a session, and not superseded");
+        let prepared = "SELECT count(*) FROM pg_prepared_xacts WHERE gid = $1";
+        assert_eq!(admin.one::<i64>(prepared, &[&db.name()]).await, Ok(1));
+        // An administrator's release waits for it like everybody else.
+        let releasing = admin.beside(|admin| async move { admin.force("j").await });
+        db.blocked(&admin).await;
+        b.sql(&format!("{end} PREPARED '{}'", db.name())).await.unwrap();
+        assert_eq!(releasing.await.unwrap(), Ok(true));
+        assert_eq!(db.v("t", 1).await, if end == "COMMIT" { 5 } else { 0 });
+        let t2 = b.acq("j", "B", "60 s").await.granted();
+        a.fence("j", t1).await.refused(STALE);
+        assert!(t2 > t1);
+    }
+}
+
+/// All of them at once, and nobody else.
+#[tokio::test]
+async fn every_stale_writer_is_evicted_and_nobody_else() {
+    let db = Db::fresh().await;
+    family(&db, Shape::Partitioned).await;
+    let [b, admin, current, reader] = db.sessions().await;
+    admin.sql("INSERT INTO t SELECT g, 0 FROM generate_series(1, 20) g; SELECT fence_attach('t', 'j')").await.unwrap();
+    let mut pids = Vec::new();
+    let mut stale = Vec::new();
+    for id in 1..=5 {
+        let one = db.session().await;
+        let token = one.acq("j", "A", "60 s").await.granted();
+        one.sql("BEGIN").await.unwrap();
+        one.fence("j", token).await.unwrap();
+        one.sql(&format!("UPDATE t SET v = 666 WHERE id = {id}")).await.unwrap();
+        admin.force("j").await.unwrap();
+        pids.push(one.pid());
+        stale.push(one);
+    }
+    let token = b.acq("j", "B", "60 s").await.granted();
+    current.sql("BEGIN").await.unwrap();
+    current.fence("j", token).await.unwrap();
+    current.sql("UPDATE t SET v = 5 WHERE id = 9").await.unwrap();
+    reader.sql("BEGIN; SELECT * FROM t").await.unwrap();
+    let mut evicted = b.evict("j", token).await.unwrap();
+    evicted.sort_unstable();
+    pids.sort_unstable();
+    assert_eq!(evicted, pids);
+    for pid in pids {
+        db.gone(pid).await;
+    }
+    current.commit().await.unwrap();
+    reader.commit().await.unwrap();
+}
