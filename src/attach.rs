@@ -26,8 +26,8 @@ pub struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// The arguments of the trigger function.
-    fn arguments(&self, target: pg_sys::Oid) -> Result<Vec<Vec<u8>>> {
+    /// The arguments of the trigger function, whose columns every member must have.
+    fn arguments(&self, members: &[Member]) -> Result<Vec<Vec<u8>>> {
         let none = || Text(Vec::new());
         let lease = match self.lease_column {
             None => Label::new(Kind::Lease, self.lease)?.bytes().to_vec(),
@@ -39,8 +39,12 @@ impl Wanted<'_> {
                 prefix.0
             }
         };
-        let token_column = self.token_column.map(|name| token_column(target, name)).transpose()?;
-        let lease_column = self.lease_column.map(|name| lease_column(target, name)).transpose()?;
+        for member in members {
+            self.token_column.map(|name| token_column(member.oid, name)).transpose()?;
+            self.lease_column.map(|name| lease_column(member.oid, name)).transpose()?;
+        }
+        let [token_column, lease_column] =
+            [self.token_column, self.lease_column].map(|column| column.map(|name| name.0.clone()));
         if lease_column.is_some() && lease_column == token_column {
             return Err(Error::SameColumn);
         }
@@ -58,7 +62,7 @@ impl Wanted<'_> {
 pub fn attach(check: &Check, target: pg_sys::Oid, wanted: &Wanted) -> Result<Vec<Text>> {
     may_fence(target)?;
     let members = members(check, target)?;
-    let arguments = wanted.arguments(target)?;
+    let arguments = wanted.arguments(&members)?;
     let schema = text::to_utf8(check.schema)?;
     let (mut repairs, mut drops, mut creates) = (Vec::new(), Vec::new(), Vec::new());
     for member in &members {
@@ -113,12 +117,11 @@ impl Member {
             args: arguments.to_vec(),
         };
         let below = self.oid != root;
-        if below && self.kind == b'f' {
-            // It has its row trigger from the partitioned table; more it cannot have.
-            return Vec::new();
-        }
+        let is_foreign = self.kind == b'f';
         if below && self.is_partition {
-            return vec![trigger(STATEMENT_TRIGGER, BEFORE | TRUNCATE)];
+            // Its row trigger is handed down, and a foreign table has none for TRUNCATE.
+            let truncate = trigger(STATEMENT_TRIGGER, BEFORE | TRUNCATE);
+            return if is_foreign { Vec::new() } else { vec![truncate] };
         }
         // The statement trigger fires for the table that a statement names. What comes through a table above is seen by row. With
         // columns it is left with what rows do not show: TRUNCATE, and a statement without a token that finds no row.
@@ -126,8 +129,11 @@ impl Member {
             1 => INSERT | UPDATE | DELETE | TRUNCATE,
             2 => UPDATE | DELETE | TRUNCATE,
             _ => TRUNCATE,
-        };
-        let mut triggers = vec![trigger(STATEMENT_TRIGGER, BEFORE | by_statement)];
+        } & if is_foreign { !TRUNCATE } else { !0 };
+        let mut triggers = Vec::new();
+        if by_statement != 0 {
+            triggers.push(trigger(STATEMENT_TRIGGER, BEFORE | by_statement));
+        }
         if arguments.len() > 1 || self.has_parent || self.kind == b'p' {
             triggers.push(trigger(ROW_TRIGGER, BEFORE | ROW | INSERT | UPDATE | DELETE));
         }
@@ -183,7 +189,7 @@ pub fn attached_lease(check: &Check, target: pg_sys::Oid) -> Result<Text> {
     let mut arguments = catalog::triggers(target, check.function).into_iter().map(|t| t.args);
     match arguments.next() {
         None => Err(Error::NotFenced { relation }),
-        Some(args) => match args.get(2) {
+        Some(args) => match args.get(2).filter(|column| !column.is_empty()) {
             Some(column) => Err(Error::LeaseByRow { relation, column: text::shown(column) }),
             None => Ok(Text(args.into_iter().next().unwrap_or_default())),
         },
@@ -240,20 +246,23 @@ fn must_own(target: pg_sys::Oid) -> Result<()> {
     Err(Error::NotOwner { relation: catalog::table_name(target).table })
 }
 
-fn token_column(target: pg_sys::Oid, column: &Text) -> Result<Vec<u8>> {
+fn token_column(target: pg_sys::Oid, column: &Text) -> Result<()> {
     let shown = text::to_utf8(&column.0)?;
     match catalog::column(target, &text::c_string(&shown)?) {
         None => Err(Error::NoColumn { table: catalog::table_name(target).table, column: shown }),
+        // An identity column gets numbers that are no tokens.
         Some((number, kind))
-            if kind != pg_sys::INT8OID || catalog::is_generated(target, number) =>
+            if kind != pg_sys::INT8OID
+                || catalog::is_generated(target, number)
+                || catalog::is_identity(target, number) =>
         {
             Err(Error::ColumnType { column: shown })
         }
-        Some(_) => Ok(column.0.clone()),
+        Some(_) => Ok(()),
     }
 }
 
-fn lease_column(target: pg_sys::Oid, column: &Text) -> Result<Vec<u8>> {
+fn lease_column(target: pg_sys::Oid, column: &Text) -> Result<()> {
     let shown = text::to_utf8(&column.0)?;
     match catalog::column(target, &text::c_string(&shown)?) {
         None => Err(Error::NoColumn { table: catalog::table_name(target).table, column: shown }),
@@ -263,7 +272,7 @@ fn lease_column(target: pg_sys::Oid, column: &Text) -> Result<Vec<u8>> {
         {
             Err(Error::LeaseColumnType { column: shown })
         }
-        Some(_) => Ok(column.0.clone()),
+        Some(_) => Ok(()),
     }
 }
 

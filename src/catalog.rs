@@ -106,10 +106,29 @@ pub fn is_generated(table: pg_sys::Oid, column: i16) -> bool {
     unsafe { pg_sys::get_attgenerated(table, column) != 0 }
 }
 
+/// Does the column get a number by itself, GENERATED AS IDENTITY?
+pub fn is_identity(table: pg_sys::Oid, column: i16) -> bool {
+    // SAFETY: looks up the catalog; the attribute's fixed part is read while the cache holds it.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache2(
+            pg_sys::SysCacheIdentifier::ATTNUM as c_int,
+            table.into(),
+            column.into(),
+        );
+        if tuple.is_null() {
+            return false;
+        }
+        let attribute: pg_sys::Form_pg_attribute = pg_sys::GETSTRUCT(tuple).cast();
+        let is_identity = (*attribute).attidentity != 0;
+        pg_sys::ReleaseSysCache(tuple);
+        is_identity
+    }
+}
+
 /// Is a value of the type written in the same way whatever the settings of the session are, and like no other value? Not so dates,
-/// for one, nor floating-point numbers.
+/// for one, nor numbers with a fraction: 1 and 1.0 are equal.
 pub fn has_one_text(kind: pg_sys::Oid) -> bool {
-    const PLAIN: [pg_sys::Oid; 10] = [
+    const PLAIN: [pg_sys::Oid; 9] = [
         pg_sys::TEXTOID,
         pg_sys::VARCHAROID,
         pg_sys::BPCHAROID,
@@ -117,7 +136,6 @@ pub fn has_one_text(kind: pg_sys::Oid) -> bool {
         pg_sys::INT2OID,
         pg_sys::INT4OID,
         pg_sys::INT8OID,
-        pg_sys::NUMERICOID,
         pg_sys::UUIDOID,
         pg_sys::BOOLOID,
     ];

@@ -76,7 +76,7 @@ pub enum Error {
     Parallel { function: &'static str },
     #[error("table \"{table}\" of lock_ext {what}")]
     Altered { table: String, what: &'static str },
-    #[error("too many leases in one transaction")]
+    #[error("too many leases or resources in one transaction")]
     LockTableFull,
     #[error("cannot PREPARE a transaction that has extended lease \"{lease}\"")]
     PreparedExtension { lease: String },
@@ -269,10 +269,10 @@ impl Error {
                     .into()
             }
             LockTableFull => "The server's lock table holds an entry for each lease that a \
-                              transaction writes under."
+                              transaction writes under, and for each resource that it observes."
                 .into(),
             LeaseColumnType { .. } => {
-                "Allowed are text and other character types, integers, numeric, uuid, boolean, enums, and domains over them.".into()
+                "Allowed are text and other character types, integers, uuid, boolean, enums, and domains over them.".into()
             }
             FloorRange => format!("It must be at least 0 and at most {MAX_TOKEN}."),
             TriggerShape { want, .. } => (*want).into(),
@@ -312,9 +312,9 @@ impl Error {
             Standby { .. } => "Connect to the primary server.".into(),
             ReadOnly { .. } => "Use a read-write transaction.".into(),
             PreparedExtension { .. } => "Extend the lease in a transaction of its own.".into(),
-            LockTableFull => "Write under fewer leases in one transaction, or raise \
-                              max_locks_per_transaction."
-                .into(),
+            LockTableFull => {
+                "Do less in one transaction, or raise max_locks_per_transaction.".into()
+            }
             WaitUnsupported => "Call lease_acquire without a wait, and again later.".into(),
             TokensAhead { found, .. } => {
                 format!("Have an administrator call lease_raise_token_floor({found}).")

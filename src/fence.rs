@@ -276,7 +276,7 @@ pub fn check(
     let lease = overlay(name, hash, found.lease());
     verdict(name, token, lease.as_ref(), false)?;
     found.row.as_ref().map_or(Ok(()), |row| check_role(name, row))?;
-    Ok(found.sighting())
+    Ok(leases.sighting(&found))
 }
 
 /// A write under a token that the transaction has not declared: checked, and registered.
@@ -299,7 +299,7 @@ pub fn write(name: Label, hash: NameHash, token: Token, hold: bool) -> Result<()
         Some(seen) => (Some(seen.lease), None),
         None => {
             let found = leases.find(name, hash);
-            (found.lease().copied(), found.sighting())
+            (found.lease().copied(), leases.sighting(&found))
         }
     };
     verdict(name, token, overlay(name, hash, lease.as_ref()).as_ref(), false)?;
@@ -507,12 +507,14 @@ pub fn savepoint_rolled_back(level: i32) {
 pub fn savepoint_released(level: i32) {
     with(|t| {
         let parent = if level == 2 { 0 } else { level - 1 };
-        for (at, index, _) in t.journal.iter_mut().rev().take_while(|(at, ..)| *at >= level) {
-            *at = level - 1;
-            t.entries[*index].journaled = parent;
-        }
-        if level == 2 {
-            t.journal.clear();
+        let first = t.journal.iter().rposition(|(at, ..)| *at < level).map_or(0, |i| i + 1);
+        for (_, index, before) in t.journal.split_off(first) {
+            t.entries[index].journaled = parent;
+            // What an entry was before the savepoint around this one is known already, or need not be known.
+            let known = before.as_ref().is_some_and(|entry| entry.journaled == parent);
+            if parent > 0 && !known {
+                t.journal.push((parent, index, before));
+            }
         }
     });
 }

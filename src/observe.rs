@@ -61,11 +61,25 @@ pub fn observe(resource: Label, token: Token) -> Result<()> {
         return Ok(());
     }
     with(|t| {
-        let before = t.last.insert(resource.bytes().to_vec(), t.log.len());
-        let resource = resource.bytes().to_vec();
-        t.log.push(Observation { level: pg::nest_level(), resource, token, before });
-    });
-    Ok(())
+        if own.is_none() && t.last.len() >= referee::most_writers() {
+            return Err(Error::LockTableFull);
+        }
+        t.push(pg::nest_level(), resource.bytes().to_vec(), token);
+        Ok(())
+    })
+}
+
+impl Transaction {
+    fn push(&mut self, level: i32, resource: Vec<u8>, token: Token) {
+        let before = self.last.get(&resource).copied();
+        match before {
+            Some(before) if self.log[before].level == level => self.log[before].token = token,
+            _ => {
+                self.last.insert(resource.clone(), self.log.len());
+                self.log.push(Observation { level, resource, token, before });
+            }
+        }
+    }
 }
 
 fn refuse_lower(
@@ -154,8 +168,16 @@ pub fn savepoint_rolled_back(level: i32) {
 
 pub fn savepoint_released(level: i32) {
     with(|t| {
-        for own in t.log.iter_mut().rev().take_while(|own| own.level >= level) {
-            own.level = level - 1;
+        let first = t.log.iter().rposition(|own| own.level < level).map_or(0, |i| i + 1);
+        let own = t.log.split_off(first);
+        for Observation { resource, before, .. } in own.iter().rev() {
+            match before {
+                Some(before) => t.last.insert(resource.clone(), *before),
+                None => t.last.remove(resource),
+            };
+        }
+        for Observation { resource, token, .. } in own {
+            t.push(level - 1, resource, token);
         }
     });
 }

@@ -92,12 +92,6 @@ impl Found {
         self.row.as_ref().map(|row| &row.lease)
     }
 
-    /// What was found, to be compared with later in this transaction; None if somebody is changing it.
-    pub fn sighting(&self) -> Option<Sighting> {
-        let row = self.row.as_ref().filter(|_| self.busy.is_none())?;
-        Some(Sighting { lease: row.lease, version: row.tuple.version() })
-    }
-
     /// Is another transaction about to take `token` its lease away? It may still roll back, but nobody should wait for that: it may be
     /// idle.
     pub fn is_contested(&self, token: Token) -> bool {
@@ -155,6 +149,12 @@ impl Leases {
 
     pub fn find(&self, name: Label, hash: NameHash) -> Found {
         self.found(self.0.find_near(Key::Name(name.bytes()), hash.lock))
+    }
+
+    /// What was found, to be compared with later in this transaction; None if somebody is changing it.
+    pub fn sighting(&self, found: &Found) -> Option<Sighting> {
+        let row = found.row.as_ref().filter(|_| found.busy.is_none())?;
+        Some(Sighting { lease: row.lease, version: self.0.version(&row.tuple) })
     }
 
     /// Is the row still as it was seen, and nobody changing it? Only in the transaction, and the savepoint, that saw it.

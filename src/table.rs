@@ -27,9 +27,10 @@ pub struct Table {
 /// A version of a row, copied out of its page.
 pub struct Tuple(pg_sys::HeapTuple);
 
-/// Which version of a row a tuple is: its place, and the transaction that wrote it.
+/// Which version of a row a tuple is: its place, in which file of the table, and the transaction that wrote it.
 #[derive(Clone, Copy)]
 pub struct Version {
+    file: pg_sys::Oid,
     place: pg_sys::ItemPointerData,
     writer: pg_sys::TransactionId,
 }
@@ -170,10 +171,29 @@ impl Table {
         copy.filter(|tuple| is_quiet && self.has_key(tuple, key))
     }
 
+    /// Which version of its row a tuple of this table is.
+    pub fn version(&self, tuple: &Tuple) -> Version {
+        // SAFETY: a copy of a whole heap tuple, which is stored.
+        unsafe {
+            let header = &*(*tuple.0).t_data;
+            let writer = header.t_choice.t_heap.t_xmin;
+            Version { file: self.file(), place: (*tuple.0).t_self, writer }
+        }
+    }
+
+    /// The file that the table is in, which changes when it is rewritten.
+    fn file(&self) -> pg_sys::Oid {
+        // SAFETY: the relation is open.
+        unsafe { (*(*self.relation).rd_rel).relfilenode }
+    }
+
     /// Is this version there, and has nobody begun to change it? Whoever asks has had the table open since he saw it, in this transaction,
     /// so that no place was given to another row of the same writer.
     pub fn has(&self, version: &Version) -> bool {
         let place = version.place;
+        if self.file() != version.file {
+            return false;
+        }
         // SAFETY: the table has been locked since the version was seen, so that its page is there. The page is pinned and locked
         // while we look.
         unsafe {
@@ -488,13 +508,6 @@ impl Tuple {
         // SAFETY: this arm of the union is the one of tuples that are stored.
         let xmin = unsafe { header.t_choice.t_heap.t_xmin };
         pg::is_mine(xmin)
-    }
-
-    pub fn version(&self) -> Version {
-        // SAFETY: a copy of a whole heap tuple, which is stored.
-        unsafe {
-            Version { place: (*self.0).t_self, writer: (*(*self.0).t_data).t_choice.t_heap.t_xmin }
-        }
     }
 
     /// Was it updated, and not deleted, by whoever is changing it? Then it points to its next version.

@@ -254,6 +254,13 @@ impl Call<'_> {
         if let Some(column) = lease_column.as_ref().filter(|c| !catalog::has_one_text(c.kind)) {
             return Err(Error::LeaseColumnType { column: column.shown() });
         }
+        // Their values are computed after this trigger.
+        if let Some(column) = token_column.as_ref().filter(|c| self.is_generated(c)) {
+            return Err(Error::ColumnType { column: column.shown() });
+        }
+        if let Some(column) = lease_column.as_ref().filter(|c| self.is_generated(c)) {
+            return Err(Error::LeaseColumnType { column: column.shown() });
+        }
         let mut statement = Statement {
             prefix: lease.to_bytes().to_vec(),
             lease_column,
@@ -291,7 +298,8 @@ impl Call<'_> {
             (0..all.numtriggers as usize).map(|i| &*all.triggers.add(i)).any(|other| {
                 other.tgfoid == me.tgfoid
                     && other.tgtype & wanted == wanted
-                    && other.tgenabled == me.tgenabled
+                    && (other.tgenabled == me.tgenabled
+                        || other.tgenabled as u8 == pg_sys::TRIGGER_FIRES_ALWAYS)
                     && other.tgnargs == me.tgnargs
                     && other.tgqual.is_null()
                     && (0..other.tgnargs as usize).all(|i| {
@@ -323,6 +331,15 @@ impl Call<'_> {
         }
         let column = text::shown(name.to_bytes());
         Err(Error::NoColumn { table: self.table().table, column })
+    }
+
+    fn is_generated(&self, column: &Column) -> bool {
+        // SAFETY: the trigger manager has the relation open; what it has no constraints of has no generated columns.
+        unsafe {
+            let relation = &*self.data.tg_relation;
+            !(*relation.rd_att).constr.is_null()
+                && catalog::is_generated(relation.rd_id, column.number as i16)
+        }
     }
 
     /// The table, as errors name it.

@@ -47,9 +47,15 @@ CREATE VIEW fence_status AS
           FROM tree
           JOIN pg_catalog.pg_inherits AS i ON i.inhparent = tree.member
     ), fence AS (
-        SELECT tree.root, tree.args, a.arguments, pg_catalog.cardinality(a.arguments) > 1 AS is_by_row
+        SELECT tree.root, tree.args, a.lease, a.token_column, a.lease_column,
+               a.token_column IS NOT NULL OR a.lease_column IS NOT NULL AS is_by_row
           FROM tree
-         CROSS JOIN LATERAL (SELECT lock_ext.trigger_arguments(tree.args) AS arguments) AS a
+         CROSS JOIN LATERAL (
+            SELECT NULLIF(b.arguments[1], '') AS lease,
+                   NULLIF(b.arguments[2], '') AS token_column,
+                   NULLIF(b.arguments[3], '') AS lease_column
+              FROM (SELECT lock_ext.trigger_arguments(tree.args) AS arguments) AS b
+         ) AS a
          WHERE tree.root = tree.member
            AND NOT EXISTS (SELECT FROM tree AS above
                             WHERE above.member = tree.member AND above.args = tree.args AND above.root <> tree.root)
@@ -105,19 +111,25 @@ CREATE VIEW fence_status AS
            AND NOT t.tgisinternal
            AND t.tgtype::integer & 3 = 3
            AND t.tgtype::integer & 20 <> 0
-           AND NOT EXISTS (SELECT FROM fence_trigger AS f WHERE f.member = m.member AND f.args = m.args AND f.kind & 1 = 1 AND f.name >= t.tgname)
+           AND NOT EXISTS (SELECT FROM fence_trigger AS f
+                            WHERE f.member = m.member AND f.args = m.args AND f.is_whole AND f.kind & 1 = 1 AND f.name >= t.tgname
+                              AND f.kind & t.tgtype::integer & 20 = t.tgtype::integer & 20)
         UNION ALL
-        SELECT m.root, m.args, pg_catalog.concat(m.place, 'a foreign table, whose rows can be changed where they are')
+        SELECT m.root, m.args,
+               pg_catalog.concat(m.place, 'a foreign table, whose rows can be changed where they are, and are committed there before the check')
           FROM member AS m
          WHERE m.kind = 'f'
         UNION ALL
-        SELECT f.root,
-               f.args,
-               pg_catalog.concat('roles that log in can alter the table: ', pg_catalog.string_agg(pg_catalog.quote_ident(r.rolname), ', ' ORDER BY r.rolname))
-          FROM fence AS f
-          JOIN pg_catalog.pg_class AS c ON c.oid = f.root
+        SELECT m.root,
+               m.args,
+               pg_catalog.concat(m.place, 'roles that log in can alter the table: ',
+                   pg_catalog.string_agg(pg_catalog.quote_ident(r.rolname), ', ' ORDER BY r.rolname))
+          FROM member AS m
+          JOIN pg_catalog.pg_class AS c ON c.oid = m.member
+          JOIN pg_catalog.pg_class AS root ON root.oid = m.root
           JOIN pg_catalog.pg_roles AS r ON r.rolcanlogin AND NOT r.rolsuper AND pg_catalog.pg_has_role(r.oid, c.relowner, 'MEMBER')
-         GROUP BY f.root, f.args
+         WHERE m.member = m.root OR c.relowner <> root.relowner
+         GROUP BY m.root, m.args, m.member, m.place
         UNION ALL
         SELECT f.root, f.args, s.hole
           FROM fence AS f
@@ -128,16 +140,30 @@ CREATE VIEW fence_status AS
             SELECT pg_catalog.concat('session_replication_role is replica for ',
                        CASE d.setrole WHEN 0::oid THEN 'all roles' ELSE 'role ' || d.setrole::pg_catalog.regrole::text END)
               FROM pg_catalog.pg_db_role_setting AS d
-             WHERE 'session_replication_role=replica' = ANY (d.setconfig)
+             WHERE EXISTS (SELECT FROM pg_catalog.unnest(d.setconfig) AS s(setting)
+                            WHERE pg_catalog.lower(s.setting) = 'session_replication_role=replica')
                AND d.setdatabase IN (0::oid, (SELECT b.oid FROM pg_catalog.pg_database AS b WHERE b.datname = pg_catalog.current_database()))
+            UNION ALL
+            SELECT pg_catalog.concat('session_replication_role is replica in function ', p.oid::pg_catalog.regprocedure)
+              FROM pg_catalog.pg_proc AS p
+             WHERE EXISTS (SELECT FROM pg_catalog.unnest(p.proconfig) AS s(setting)
+                            WHERE pg_catalog.lower(s.setting) = 'session_replication_role=replica')
+            UNION ALL
+            SELECT pg_catalog.concat('session_replication_role can be set by ',
+                       CASE a.grantee WHEN 0::oid THEN 'all roles' ELSE 'role ' || a.grantee::pg_catalog.regrole::text END)
+              FROM pg_catalog.pg_parameter_acl AS p
+             CROSS JOIN LATERAL pg_catalog.aclexplode(p.paracl) AS a
+             WHERE p.parname = 'session_replication_role'
+               AND a.privilege_type = 'SET'
+               AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.oid = a.grantee AND r.rolsuper)
          ) AS s
          WHERE EXISTS (SELECT FROM fence_trigger AS t WHERE t.member = f.root AND t.args = f.args AND t.enabled <> 'A')
     )
     SELECT f.root::pg_catalog.regclass AS table_name,
-           NULLIF(f.arguments[1], '') AS lease,
-           NULLIF(f.arguments[2], '') AS token_column,
-           f.arguments[3] AS lease_column,
-           CASE WHEN NULLIF(f.arguments[2], '') IS NULL THEN 'transaction' ELSE 'transaction or column' END AS carried_by,
+           f.lease,
+           f.token_column,
+           f.lease_column,
+           CASE WHEN f.token_column IS NULL THEN 'transaction' ELSE 'transaction or column' END AS carried_by,
            h.hole
       FROM fence AS f
       JOIN (SELECT root, args, NULL AS hole FROM fence

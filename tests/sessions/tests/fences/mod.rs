@@ -10,6 +10,7 @@
 //! * `holes`: what `fence_status` shows; `dump`: dumped and restored;
 //! * `evict`: the states of a stale writer; `observe`: tokens of other systems.
 
+mod altered;
 mod attach;
 mod by_row;
 mod dump;
