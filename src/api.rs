@@ -207,12 +207,23 @@ fn lease_checkpoint_read(name: Option<Text>) -> Option<Jsonb> {
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
-fn lease_fence(name: Option<Text>, token: Option<i64>, hold: default!(Option<bool>, false)) {
+fn lease_fence(
+    name: Option<Text>,
+    token: Option<i64>,
+    hold: default!(Option<bool>, false),
+    fcinfo: pg_sys::FunctionCallInfo,
+) {
     or_raise((|| {
         pg::refuse_on_standby("lease_fence")?;
         let (name, token) = tenure(&name, token)?;
         let hold = hold.ok_or_else(|| Error::Null { what: "hold".into() })?;
-        fence::declare(name, token, hold)
+        fence::declare(name, token, hold)?;
+        if pg::is_whole_statement(fcinfo) {
+            pg::warn_no_transaction_block(
+                "lease_fence() has no effect outside of a transaction block",
+            );
+        }
+        Ok(())
     })())
 }
 
@@ -222,6 +233,14 @@ fn fence_observe(resource: Option<Text>, token: Option<i64>) {
         pg::refuse_read_only("fence_observe")?;
         let resource = Label::new(Kind::Resource, resource.as_ref())?;
         observe::observe(resource, Token::new(token)?)
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn fence_forget(resource: Option<Text>) -> bool {
+    or_raise((|| {
+        pg::refuse_read_only("fence_forget")?;
+        observe::forget_resource(Label::new(Kind::Resource, resource.as_ref())?)
     })())
 }
 

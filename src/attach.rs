@@ -4,7 +4,7 @@
 use crate::catalog::Trigger;
 use crate::error::{Error, Result};
 use crate::types::{Kind, Label, Text, Token};
-use crate::{catalog, text};
+use crate::{catalog, pg, text};
 use crate::{known, token};
 use pgrx::prelude::*;
 
@@ -61,7 +61,10 @@ impl Wanted<'_> {
 /// everything on the children of an ordinary table.
 pub fn attach(check: &Check, target: pg_sys::Oid, wanted: &Wanted) -> Result<Vec<Text>> {
     may_fence(target)?;
-    let members = members(check, target)?;
+    let members = members(target)?;
+    if let Some(parent) = fenced_from(check, target) {
+        return Err(fenced_by(target, parent));
+    }
     let arguments = wanted.arguments(&members)?;
     let schema = text::to_utf8(check.schema)?;
     let (mut repairs, mut drops, mut creates) = (Vec::new(), Vec::new(), Vec::new());
@@ -75,6 +78,10 @@ pub fn attach(check: &Check, target: pg_sys::Oid, wanted: &Wanted) -> Result<Vec
             let name = text::quote_identifier(&copy.name);
             repairs.push(Text::of(&format!("ALTER TABLE {table} ENABLE TRIGGER {name}")));
         }
+        if let Some(other) = present.iter().find(|trigger| trigger.args != arguments) {
+            let lease = text::shown(other.args.first().map_or(&[], Vec::as_slice));
+            pg::notice(&format!("replaces the fence of lease \"{lease}\" on table {table}"));
+        }
         let is_kept = |trigger: &Trigger| wanted.contains(trigger);
         drops.extend(present.iter().filter(|t| !is_kept(t)).map(|t| drop_statement(t, &table)));
         for trigger in wanted.iter().filter(|t| !present.contains(t)) {
@@ -87,14 +94,31 @@ pub fn attach(check: &Check, target: pg_sys::Oid, wanted: &Wanted) -> Result<Vec
 /// The statements that take every fence off `target` and what is below it.
 pub fn detach(check: &Check, target: pg_sys::Oid) -> Result<Vec<Text>> {
     must_own(target)?;
+    let members = members(target)?;
+    // What a partition has from above stays; it may have a fence of its own beside it.
+    let above: Vec<Vec<Vec<u8>>> = catalog::triggers(target, check.function)
+        .into_iter()
+        .filter(|trigger| trigger.is_copy)
+        .map(|trigger| trigger.args)
+        .collect();
     let mut statements = Vec::new();
-    for member in members(check, target)? {
+    for member in &members {
         let table = catalog::qualified(&catalog::table_name(member.oid));
         let triggers = catalog::triggers(member.oid, check.function);
-        let own = triggers.iter().filter(|trigger| !trigger.is_copy);
+        let own = triggers.iter().filter(|t| !t.is_copy && !above.contains(&t.args));
         statements.extend(own.map(|trigger| drop_statement(trigger, &table)));
     }
-    Ok(statements)
+    match fenced_from(check, target).filter(|_| statements.is_empty()) {
+        Some(parent) => Err(fenced_by(target, parent)),
+        None => Ok(statements),
+    }
+}
+
+fn fenced_by(partition: pg_sys::Oid, parent: pg_sys::Oid) -> Error {
+    Error::FencedByParent {
+        relation: catalog::table_name(partition).table,
+        parent: catalog::table_name(parent).table,
+    }
 }
 
 /// A table that a fence on it, or on one above it, has to cover.
@@ -142,7 +166,7 @@ impl Member {
 }
 
 /// `target` and all below it, locked as CREATE TRIGGER does, so that none comes or goes and nobody writes meanwhile.
-fn members(check: &Check, target: pg_sys::Oid) -> Result<Vec<Member>> {
+fn members(target: pg_sys::Oid) -> Result<Vec<Member>> {
     let mut members = Vec::new();
     for oid in catalog::lock_descendants(target) {
         let (kind, persistence) = catalog::relation_kind(oid);
@@ -161,13 +185,7 @@ fn members(check: &Check, target: pg_sys::Oid) -> Result<Vec<Member>> {
             has_parent: catalog::has_parent(oid),
         });
     }
-    match fenced_from(check, target) {
-        Some(parent) => Err(Error::FencedByParent {
-            relation: catalog::table_name(target).table,
-            parent: catalog::table_name(parent).table,
-        }),
-        None => Ok(members),
-    }
+    Ok(members)
 }
 
 /// The partitioned table that a partition has its row triggers from.
@@ -250,11 +268,12 @@ fn token_column(target: pg_sys::Oid, column: &Text) -> Result<()> {
     let shown = text::to_utf8(&column.0)?;
     match catalog::column(target, &text::c_string(&shown)?) {
         None => Err(Error::NoColumn { table: catalog::table_name(target).table, column: shown }),
-        // An identity column gets numbers that are no tokens.
+        // Identity columns and keys have numbers that are no tokens.
         Some((number, kind))
             if kind != pg_sys::INT8OID
                 || catalog::is_generated(target, number)
-                || catalog::is_identity(target, number) =>
+                || catalog::is_identity(target, number)
+                || catalog::is_in_key(target, number) =>
         {
             Err(Error::ColumnType { column: shown })
         }
@@ -268,7 +287,8 @@ fn lease_column(target: pg_sys::Oid, column: &Text) -> Result<()> {
         None => Err(Error::NoColumn { table: catalog::table_name(target).table, column: shown }),
         // A generated one is computed after our trigger.
         Some((number, kind))
-            if catalog::is_generated(target, number) || !catalog::has_one_text(kind) =>
+            if catalog::is_generated(target, number)
+                || !catalog::has_one_text(target, number, kind) =>
         {
             Err(Error::LeaseColumnType { column: shown })
         }

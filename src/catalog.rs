@@ -108,7 +108,12 @@ pub fn is_generated(table: pg_sys::Oid, column: i16) -> bool {
 
 /// Does the column get a number by itself, GENERATED AS IDENTITY?
 pub fn is_identity(table: pg_sys::Oid, column: i16) -> bool {
-    // SAFETY: looks up the catalog; the attribute's fixed part is read while the cache holds it.
+    attribute(table, column).is_some_and(|attribute| attribute.attidentity != 0)
+}
+
+/// What pg_attribute says of a column, None if there is none.
+fn attribute(table: pg_sys::Oid, column: i16) -> Option<pg_sys::FormData_pg_attribute> {
+    // SAFETY: looks up the catalog; the attribute's fixed part is copied while the cache holds it.
     unsafe {
         let tuple = pg_sys::SearchSysCache2(
             pg_sys::SysCacheIdentifier::ATTNUM as c_int,
@@ -116,18 +121,18 @@ pub fn is_identity(table: pg_sys::Oid, column: i16) -> bool {
             column.into(),
         );
         if tuple.is_null() {
-            return false;
+            return None;
         }
         let attribute: pg_sys::Form_pg_attribute = pg_sys::GETSTRUCT(tuple).cast();
-        let is_identity = (*attribute).attidentity != 0;
+        let attribute = *attribute;
         pg_sys::ReleaseSysCache(tuple);
-        is_identity
+        Some(attribute)
     }
 }
 
 /// Is a value of the type written in the same way whatever the settings of the session are, and like no other value? Not so dates,
 /// for one, nor numbers with a fraction: 1 and 1.0 are equal.
-pub fn has_one_text(kind: pg_sys::Oid) -> bool {
+pub fn has_one_text(table: pg_sys::Oid, column: i16, kind: pg_sys::Oid) -> bool {
     const PLAIN: [pg_sys::Oid; 9] = [
         pg_sys::TEXTOID,
         pg_sys::VARCHAROID,
@@ -142,7 +147,26 @@ pub fn has_one_text(kind: pg_sys::Oid) -> bool {
     // SAFETY: looks up the catalog.
     unsafe {
         let base = pg_sys::getBaseType(kind);
-        PLAIN.contains(&base) || pg_sys::get_typtype(base) as u8 == pg_sys::TYPTYPE_ENUM
+        if !PLAIN.contains(&base) && pg_sys::get_typtype(base) as u8 != pg_sys::TYPTYPE_ENUM {
+            return false;
+        }
+        // Under another collation texts can be equal that are not the same.
+        let collation = attribute(table, column).map_or(pg_sys::InvalidOid, |a| a.attcollation);
+        collation == pg_sys::InvalidOid || pg_sys::get_collation_isdeterministic(collation)
+    }
+}
+
+/// Is the column part of a primary key or another unique one?
+pub fn is_in_key(table: pg_sys::Oid, column: i16) -> bool {
+    // SAFETY: the relation is open and locked while its indexes are looked at.
+    unsafe {
+        let relation = pg_sys::relation_open(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        let kind = pg_sys::IndexAttrBitmapKind::INDEX_ATTR_BITMAP_KEY;
+        let keys = pg_sys::RelationGetIndexAttrBitmap(relation, kind);
+        let number = c_int::from(column) - pg_sys::FirstLowInvalidHeapAttributeNumber;
+        let is_in_key = pg_sys::bms_is_member(number, keys);
+        pg_sys::relation_close(relation, pg_sys::NoLock as pg_sys::LOCKMODE);
+        is_in_key
     }
 }
 

@@ -59,7 +59,16 @@ pub enum Error {
     #[error("token {given} of resource \"{resource}\" is not the highest")]
     Overtaken { resource: String, given: Token, highest: Token, at_commit: bool },
     #[error("write to fenced table \"{}\" carries no fencing token", table.table)]
-    NoToken { lease: String, column: Option<String>, table: TableName },
+    NoToken {
+        lease: String,
+        /// The column that could have carried one.
+        column: Option<String>,
+        /// The lease is the row's, not the table's.
+        by_row: bool,
+        /// Leases that the transaction carries tokens of.
+        others: Vec<String>,
+        table: TableName,
+    },
     #[error("row of fenced table \"{}\" names no lease", table.table)]
     NoLease { column: String, table: TableName },
     #[error("cannot truncate table \"{}\", whose rows have leases of their own", table.table)]
@@ -90,7 +99,9 @@ pub enum Error {
     TriggerShape { trigger: String, table: TableName, want: &'static str },
     #[error("column \"{column}\" of relation \"{table}\" does not exist")]
     NoColumn { table: String, column: String },
-    #[error("token column \"{column}\" must be a bigint that can be written")]
+    #[error("column \"{column}\" of fenced table \"{}\" does not exist", table.table)]
+    FenceColumnGone { column: String, table: TableName },
+    #[error("token column \"{column}\" must be a bigint that can be written, and no key")]
     ColumnType { column: String },
     #[error(
         "lease column \"{column}\" must be one that can be written, of a type with one text form"
@@ -175,7 +186,7 @@ impl Error {
             Standby { .. } | ReadOnly { .. } => Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
             LockTableFull => Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
             NotATrigger | TriggerShape { .. } => Code::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
-            NoColumn { .. } => Code::ERRCODE_UNDEFINED_COLUMN,
+            NoColumn { .. } | FenceColumnGone { .. } => Code::ERRCODE_UNDEFINED_COLUMN,
             NoTable { .. } => Code::ERRCODE_UNDEFINED_TABLE,
             NotAnObject { .. } => Code::ERRCODE_INVALID_PARAMETER_VALUE,
             ColumnType { .. } | LeaseColumnType { .. } => Code::ERRCODE_DATATYPE_MISMATCH,
@@ -253,11 +264,20 @@ impl Error {
                     "{when} carries token {given} of resource \"{resource}\", but token {highest} was observed before."
                 )
             }
-            NoToken { lease, .. } => {
+            NoToken { lease, by_row, others, .. } => {
+                let what = if *by_row { "row" } else { "table" };
+                let others = match others.as_slice() {
+                    [] => String::new(),
+                    names => format!(
+                        "  The transaction carries tokens of others: \"{}\".",
+                        names.join("\", \"")
+                    ),
+                };
                 format!(
-                    "The table accepts writes under the current token of lease \"{lease}\" only."
+                    "The {what} accepts writes under the current token of lease \"{lease}\" only.{others}"
                 )
             }
+            FenceColumnGone { .. } => "The fence of the table names it.".into(),
             NoLease { column, .. } => format!("Its column \"{column}\" is null."),
             TruncateByRow { .. } => "No token is the current one of all of them.".into(),
             LeaseByRow { column, .. } => format!("It is named by column \"{column}\"."),
@@ -302,7 +322,7 @@ impl Error {
                     format!(", or set column \"{column}\" to the token")
                 });
                 format!(
-                    "Call lease_fence({}, token) in the transaction before the write{by_column}.",
+                    "Call lease_fence({}, token) between BEGIN and the write{by_column}.",
                     text::quote_literal(lease)
                 )
             }
@@ -318,6 +338,9 @@ impl Error {
             WaitUnsupported => "Call lease_acquire without a wait, and again later.".into(),
             TokensAhead { found, .. } => {
                 format!("Have an administrator call lease_raise_token_floor({found}).")
+            }
+            FenceColumnGone { .. } => {
+                "If it was renamed, call fence_attach with its new name.".into()
             }
             TruncateByRow { .. } => {
                 "Delete the rows under their leases, or take the fence off first.".into()
@@ -338,6 +361,14 @@ impl Error {
         })
     }
 
+    /// The same error, where the statement's column cannot carry the token that is missing.
+    pub fn by_transaction_only(mut self) -> Self {
+        if let Error::NoToken { column, .. } = &mut self {
+            *column = None;
+        }
+        self
+    }
+
     /// The same error, of a write to that table.
     pub fn at(mut self, write_to: impl FnOnce() -> TableName) -> Self {
         if let Error::Stale { table, .. } | Error::Expired { table, .. } = &mut self {
@@ -353,6 +384,7 @@ impl Error {
             | Error::NoToken { table, .. }
             | Error::NoLease { table, .. }
             | Error::TruncateByRow { table }
+            | Error::FenceColumnGone { table, .. }
             | Error::TriggerShape { table, .. } => Some(table),
             _ => None,
         }

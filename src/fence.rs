@@ -229,6 +229,14 @@ pub fn carried(name: Label, hash: NameHash) -> Option<(Token, bool)> {
     })
 }
 
+/// The leases that the writes of this transaction carry tokens of; the first few.
+pub fn carried_names() -> Vec<String> {
+    with(|t| {
+        let carried = t.entries.iter().filter(|entry| entry.carried).take(3);
+        carried.map(|entry| Label::known(&entry.name).to_string()).collect()
+    })
+}
+
 /// A row as this transaction may rely on it: with the end that it has put off until its commit, but without an
 /// extension, which is in force only from the commit on.
 pub fn in_force(name: Label, hash: NameHash, lease: Option<&Lease>) -> Option<Lease> {

@@ -91,6 +91,7 @@ extension_sql_file!(
         "functions",
         private::lock_ext::status,
         private::lock_ext::writers,
+        private::lock_ext::observed,
         private::lock_ext::trigger_arguments
     ]
 );

@@ -6,11 +6,11 @@
 
 use crate::error::{Error, Result};
 use crate::known::Spec;
-use crate::pg;
 use crate::referee::{self, Mode, NameHash, Tag};
 use crate::table::{Found, Key, Table, Value};
 use crate::text;
-use crate::types::{Label, Token};
+use crate::types::{Label, Text, Timestamp, Token};
+use crate::{catalog, pg};
 use pgrx::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -142,6 +142,46 @@ fn settle(table: &Table, hash: NameHash, resource: Label, token: Token) -> Resul
         }
     }
     Ok(())
+}
+
+/// Lets every token of the resource be observed again, as if none had been.
+pub fn forget_resource(resource: Label) -> Result<bool> {
+    let hash = referee::hash(resource);
+    let table = Table::open(&TABLE)?;
+    referee::lock(Tag::observation(hash), Mode::Exclusive)?;
+    let found = table.find_near(Key::Name(resource.bytes()), !hash.lock);
+    if let Some(row) = &found.row {
+        table.delete(row);
+    }
+    table.close();
+    Ok(found.row.is_some())
+}
+
+/// A resource as `fence_observed` shows it.
+pub struct Observed {
+    pub resource: Text,
+    pub token: Token,
+    pub at: Timestamp,
+}
+
+/// All resources, for members of pg_monitor.
+pub fn all() -> Result<Vec<Observed>> {
+    let mut rows = Vec::new();
+    if !catalog::may_monitor() {
+        return Ok(rows);
+    }
+    let table = Table::open_for_reading(&TABLE)?;
+    table.all(|row| {
+        if let [Some(token), Some(at), Some(resource)] = table.columns::<COLUMNS>(&row) {
+            rows.push(Observed {
+                resource: Text(text::bytes(resource)),
+                token: Token(token.value() as i64),
+                at: at.value() as i64,
+            });
+        }
+    });
+    table.close();
+    Ok(rows)
 }
 
 /// The transaction has ended.

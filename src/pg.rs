@@ -1,6 +1,7 @@
 //! The server's functions that the rest calls, each behind a safe signature: errors, the clock, the transaction, processes.
 
 use crate::error::{Error, Result};
+use crate::text;
 use crate::types::Timestamp;
 use pgrx::prelude::*;
 use std::cell::RefCell;
@@ -84,6 +85,20 @@ pub fn uuid(uuid: pg_sys::Datum) -> [u8; 16] {
 pub fn reserve_settings(prefix: &CStr) {
     // SAFETY: the server copies the name.
     unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) };
+}
+
+/// Tells the client what is worth knowing.
+pub fn notice(message: &str) {
+    ereport!(
+        PgLogLevel::NOTICE,
+        PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
+        text::message(message.into())
+    );
+}
+
+/// Tells the client what is probably a mistake.
+pub fn warn_no_transaction_block(message: &'static str) {
+    ereport!(PgLogLevel::WARNING, PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION, message);
 }
 
 /// `clock_timestamp()`: the clock itself, never the start of the transaction.

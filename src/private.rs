@@ -3,7 +3,7 @@
 use crate::error::{Error, Result, or_raise};
 use crate::pg;
 use crate::types::{Kind, Label, Text, Token};
-use crate::{admin, attach, fence, update};
+use crate::{admin, attach, fence, observe, update};
 use pgrx::prelude::*;
 
 fn check<'a>(function: Option<pg_sys::Oid>, schema: &'a Option<Text>) -> attach::Check<'a> {
@@ -69,6 +69,16 @@ pub mod lock_ext {
         let rows =
             or_raise(pg::refuse_in_parallel("lock_ext.writers").and_then(|()| admin::writers()));
         TableIterator::new(rows.into_iter().map(|w| (w.name, w.pid, w.token.0, w.superseded)))
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn observed() -> TableIterator<
+        'static,
+        (name!(resource, Text), name!(token, i64), name!(observed_at, TimestampWithTimeZone)),
+    > {
+        let rows =
+            or_raise(pg::refuse_in_parallel("lock_ext.observed").and_then(|()| observe::all()));
+        TableIterator::new(rows.into_iter().map(|o| (o.resource, o.token.0, pg::timestamptz(o.at))))
     }
 
     #[pg_extern(volatile, parallel_unsafe)]

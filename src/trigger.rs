@@ -179,7 +179,12 @@ impl Call<'_> {
         let old = self.lease(statement, before)?;
         let new = self.lease(statement, after)?;
         let (tuple, token) = self.stamp(statement, new, after)?;
-        let token = if old == new { token } else { self.allow_carried(statement, old)? };
+        let token = if old == new {
+            token
+        } else {
+            // The statement's token is for where the row goes; for where it comes from there is only the transaction's.
+            self.allow_carried(statement, old).map_err(Error::by_transaction_only)?
+        };
         self.never_down(statement, old, token)?;
         // SAFETY: the trigger manager's tuple.
         statement.moving = Some((unsafe { (*before).t_self }, token));
@@ -197,7 +202,7 @@ impl Call<'_> {
             {
                 token
             }
-            _ => self.allow_carried(statement, old)?,
+            _ => self.allow_carried(statement, old).map_err(Error::by_transaction_only)?,
         };
         self.never_down(statement, old, token)?;
         Ok(tuple)
@@ -251,7 +256,7 @@ impl Call<'_> {
         if let Some(column) = token_column.as_ref().filter(|c| c.kind != pg_sys::INT8OID) {
             return Err(Error::ColumnType { column: column.shown() });
         }
-        if let Some(column) = lease_column.as_ref().filter(|c| !catalog::has_one_text(c.kind)) {
+        if let Some(column) = lease_column.as_ref().filter(|c| !self.has_one_text(c)) {
             return Err(Error::LeaseColumnType { column: column.shown() });
         }
         // Their values are computed after this trigger.
@@ -329,8 +334,13 @@ impl Call<'_> {
                 return Ok(Column { name: name.to_owned(), number, kind });
             }
         }
-        let column = text::shown(name.to_bytes());
-        Err(Error::NoColumn { table: self.table().table, column })
+        Err(Error::FenceColumnGone { column: text::shown(name.to_bytes()), table: self.table() })
+    }
+
+    fn has_one_text(&self, column: &Column) -> bool {
+        // SAFETY: the trigger manager has the relation open.
+        let relation = unsafe { (*self.data.tg_relation).rd_id };
+        catalog::has_one_text(relation, column.number as i16, column.kind)
     }
 
     fn is_generated(&self, column: &Column) -> bool {
@@ -446,6 +456,8 @@ impl Call<'_> {
         Error::NoToken {
             lease: Label::known(&statement.leases[lease].name).to_string(),
             column: statement.token_column.as_ref().map(Column::shown),
+            by_row: statement.lease_column.is_some(),
+            others: fence::carried_names(),
             table: self.table(),
         }
     }

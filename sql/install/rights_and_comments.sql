@@ -1,12 +1,13 @@
 -- Rights. The schema may be used, since the functions in SQL name what is in it; its tables have no rights for anybody.
 GRANT USAGE ON SCHEMA lock_ext TO PUBLIC;
-GRANT SELECT ON lease_status, lease_writer, fence_status TO PUBLIC;
+GRANT SELECT ON lease_status, lease_writer, fence_status, fence_observed TO PUBLIC;
 
 -- Administration: to be granted to whom it is for.
 REVOKE ALL ON FUNCTION lease_evict(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION lease_force_release(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION lease_prune(interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION lease_raise_token_floor(bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION fence_forget(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION once_forget(interval) FROM PUBLIC;
 
 -- Comments: arguments, what is returned, NULL, errors, locks.
@@ -111,6 +112,9 @@ COMMENT ON FUNCTION fence_observe(text, bigint) IS
 'This transaction acts under a token that another system has issued for a resource (an etcd revision, a ZooKeeper zxid, a lease of another database). Commits only if nobody has committed under a higher one; then the token is the highest seen, and lower ones are refused. Rolls back with its transaction or savepoint.
 resource: 1 to 1024 bytes; token: any bigint. Errors: LX001 if a higher token was committed, at the call or at the commit; 22004 for NULL, 22023, 22001, 25006. Locks: none at the call; the commit waits for others under the same resource that are just committing or prepared.';
 
+COMMENT ON FUNCTION fence_forget(text) IS
+'Forgets the highest token of a resource: true if there was one. For a system that begins its tokens anew, or after a token that was never issued. Lower tokens are accepted again. Not for PUBLIC. Errors: 22004 for NULL, 22023, 22001, 25006. Locks: waits for transactions that observed the resource and are just committing or prepared.';
+
 COMMENT ON FUNCTION once(text) IS
 'True for exactly one committed transaction for each key, false for all later ones; rolls back with its transaction. key: 1 to 1024 bytes. Errors: 22004 for NULL, 22023, 22001, 25006.
 Locks: waits for another transaction that has the same key and is not decided yet, as an INSERT into a unique index does.';
@@ -160,6 +164,12 @@ COMMENT ON COLUMN fence_status.lease_column IS 'column that names the lease of e
 COMMENT ON COLUMN fence_status.carried_by IS 'what a write carries its token by: transaction (lease_fence), or transaction or column';
 COMMENT ON COLUMN fence_status.hole IS 'a way past the fence, naming the partition or child that it is at; null in the row of the fence itself';
 
+COMMENT ON VIEW fence_observed IS 'highest tokens of resources that fence_observe was told of; for members of pg_monitor';
+COMMENT ON COLUMN fence_observed.resource IS 'name of the resource';
+COMMENT ON COLUMN fence_observed.token IS 'highest token that a transaction committed under';
+COMMENT ON COLUMN fence_observed.observed_at IS 'when that was';
+
+COMMENT ON FUNCTION lock_ext.observed() IS 'rows of fence_observed';
 COMMENT ON FUNCTION lock_ext.status() IS 'rows of lease_status';
 COMMENT ON FUNCTION lock_ext.writers() IS 'rows of lease_writer';
 COMMENT ON FUNCTION lock_ext.attach_statements(oid, text, oid, text, text, text) IS 'statements that fence_attach executes';

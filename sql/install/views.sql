@@ -115,6 +115,14 @@ CREATE VIEW fence_status AS
                             WHERE f.member = m.member AND f.args = m.args AND f.is_whole AND f.kind & 1 = 1 AND f.name >= t.tgname
                               AND f.kind & t.tgtype::integer & 20 = t.tgtype::integer & 20)
         UNION ALL
+        SELECT m.root, m.args, pg_catalog.concat(m.place, 'column ', pg_catalog.quote_ident(n.name), ' does not exist, so that every write is refused')
+          FROM member AS m
+          JOIN fence AS f ON f.root = m.root AND f.args = m.args
+         CROSS JOIN LATERAL (VALUES (f.token_column), (f.lease_column)) AS n(name)
+         WHERE n.name IS NOT NULL
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute AS a
+                            WHERE a.attrelid = m.member AND a.attname = n.name AND a.attnum > 0 AND NOT a.attisdropped)
+        UNION ALL
         SELECT m.root, m.args,
                pg_catalog.concat(m.place, 'a foreign table, whose rows can be changed where they are, and are committed there before the check')
           FROM member AS m
@@ -170,3 +178,7 @@ CREATE VIEW fence_status AS
             UNION ALL
             SELECT root, args, hole FROM hole) AS h ON h.root = f.root AND h.args = f.args
      ORDER BY f.root::pg_catalog.regclass::text, f.args, h.hole NULLS FIRST;
+
+CREATE VIEW fence_observed AS
+    SELECT o.resource, o.token, o.observed_at
+      FROM lock_ext.observed() AS o;

@@ -206,3 +206,104 @@ async fn memory_does_not_grow_with_savepoints() {
     assert!(after - before < 256, "{before} to {after} pages");
     a.rollback().await;
 }
+
+/// Ids are no tokens, and texts that are equal without being the same name two leases.
+#[tokio::test]
+async fn keys_hold_no_tokens_and_equal_texts_name_no_leases() {
+    let db = Db::fresh().await;
+    let a = db.session().await;
+    a.sql(
+        "CREATE COLLATION alike (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+         CREATE TABLE t (id bigint PRIMARY KEY, other bigint UNIQUE, token bigint NOT NULL DEFAULT 0, k text COLLATE alike, l text)",
+    )
+    .await
+    .unwrap();
+    for (column, code) in [("id", "42804"), ("other", "42804")] {
+        a.sql(&format!("SELECT fence_attach('t', 'j', '{column}')")).await.refused(code);
+    }
+    a.sql("SELECT fence_attach('t', lease_column => 'k')").await.refused("42804");
+    a.sql("SELECT fence_attach('t', 'j', 'token')").await.unwrap();
+    a.sql("INSERT INTO t VALUES (1)").await.refused(STALE);
+    a.sql("SELECT fence_attach('t', token_column => 'token', lease_column => 'token')")
+        .await
+        .refused("22023");
+    a.sql("SELECT fence_attach('t', lease_column => 'l')").await.unwrap();
+}
+
+/// Every write is refused, and both the error and the status say why.
+#[tokio::test]
+async fn a_column_that_was_renamed_is_said_to_be_gone() {
+    let db = Db::fresh().await;
+    let a = db.session().await;
+    a.sql("CREATE TABLE t (id int, token bigint); SELECT fence_attach('t', 'j', 'token')")
+        .await
+        .unwrap();
+    let t = a.acq("j", "A", "60 s").await.granted();
+    a.sql("ALTER TABLE t RENAME token TO written_under").await.unwrap();
+    let error = a.exec("INSERT INTO t VALUES (1, $1)", &[&t]).await.refused("42703");
+    error.at_table("public", "t").has_hint();
+    assert!(error.message.contains("token"), "{error}");
+    assert!(holes(&a).await[0].contains("column token does not exist"));
+    a.sql("SELECT fence_attach('t', 'j', 'written_under')").await.unwrap();
+    assert_eq!(holes(&a).await, Vec::<String>::new());
+    assert_eq!(a.exec("INSERT INTO t VALUES (1, $1)", &[&t]).await, Ok(1));
+}
+
+/// Its own fence comes off, the one from above stays.
+#[tokio::test]
+async fn a_partition_with_a_fence_of_its_own_can_be_rid_of_that() {
+    let db = Db::fresh().await;
+    let a = db.session().await;
+    a.sql(
+        "CREATE TABLE t (id int) PARTITION BY RANGE (id); CREATE TABLE t_low (id int);
+         CREATE TRIGGER own BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON t_low EXECUTE FUNCTION fence_check('own');
+         SELECT fence_attach('t', 'j');
+         ALTER TABLE t ATTACH PARTITION t_low FOR VALUES FROM (0) TO (100)",
+    )
+    .await
+    .unwrap();
+    a.sql("SELECT fence_detach('t_low')").await.unwrap();
+    a.sql("SELECT fence_detach('t_low')").await.refused("55000");
+    a.sql("INSERT INTO t_low VALUES (1)").await.refused(NO_TOKEN);
+    let t = a.acq("j", "A", "60 s").await.granted();
+    a.sql("BEGIN").await.unwrap();
+    a.fence("j", t).await.unwrap();
+    a.sql("INSERT INTO t_low VALUES (1)").await.unwrap();
+    a.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_error_names_the_leases_that_are_carried_instead() {
+    let db = Db::fresh().await;
+    let a = db.session().await;
+    a.sql("CREATE TABLE t (id int, k text, token bigint); SELECT fence_attach('t', 'k:', 'token', 'k')").await.unwrap();
+    let [one, two] =
+        [a.acq("k:1", "A", "60 s").await.granted(), a.acq("k:2", "A", "60 s").await.granted()];
+    a.exec("INSERT INTO t VALUES (1, '1', $1)", &[&one]).await.unwrap();
+    // The column holds one token, for where the row goes.
+    let update = "UPDATE t SET k = '2', token = $1";
+    let error = a.exec(update, &[&two]).await.refused(NO_TOKEN);
+    error.detail_names(&[&"\"k:1\""]).has_hint();
+    assert!(!error.hint.as_ref().unwrap().contains("column"), "{error}");
+    a.sql("BEGIN").await.unwrap();
+    a.fence("k:2", two).await.unwrap();
+    a.exec(update, &[&two]).await.refused(NO_TOKEN).detail_names(&[&"\"k:1\"", &"\"k:2\""]);
+    a.rollback().await;
+}
+
+#[tokio::test]
+async fn a_resource_can_be_forgotten_by_administrators() {
+    let db = Db::fresh().await;
+    let app = db.role("app").await;
+    let [admin, app] = [db.session().await, db.session_as(&app).await];
+    app.sql("SELECT fence_observe('etcd', 9223372036854775807)").await.unwrap();
+    app.sql("SELECT fence_observe('etcd', 5)").await.refused(STALE);
+    app.sql("SELECT fence_forget('etcd')").await.refused("42501");
+    let seen = "SELECT token FROM fence_observed WHERE resource = 'etcd'";
+    assert_eq!(app.list::<i64>(seen, &[]).await, Ok(vec![]));
+    assert_eq!(admin.one::<i64>(seen, &[]).await, Ok(i64::MAX));
+    assert_eq!(admin.one::<bool>("SELECT fence_forget('etcd')", &[]).await, Ok(true));
+    assert_eq!(admin.one::<bool>("SELECT fence_forget('etcd')", &[]).await, Ok(false));
+    app.sql("SELECT fence_observe('etcd', 5)").await.unwrap();
+    assert_eq!(admin.one::<i64>(seen, &[]).await, Ok(5));
+}
