@@ -2,7 +2,7 @@
 # Wall-clock pairs: each script beside what it is compared with, in turn in one run, since times wander by a tenth between
 # identical runs. Prints the medians of transactions per second, their spread and the median ratio as CSV, then the instructions.
 #
-# ROUNDS (default 5) and SECONDS_EACH (default 3) say how long.
+# ROUNDS (default 5) and SECONDS_EACH (default 3) say how long, ONLY which scripts.
 set -euo pipefail
 
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -18,6 +18,11 @@ pairs=(
     'acquire bare_update 1'
     'refused select_1 1'
     'insert_fenced insert_plain_select 1'
+    'insert_column insert_column_plain 1'
+    'bulk_insert_fenced bulk_insert_plain 1'
+    'bulk_insert_column bulk_insert_plain 1'
+    'bulk_update_fenced bulk_update_plain 1'
+    'bulk_update_column bulk_update_plain 1'
     'extend_many extend 1000'
 )
 
@@ -40,8 +45,12 @@ median() { sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 echo 'script,beside,clients,synchronous_commit,tps,tps_min,tps_max,beside_tps,ratio'
 for pair in "${pairs[@]}"; do
     read -r script beside factor <<<"$pair"
-    for clients in 1 8; do
-        for sync in on off; do
+    [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $script "* ]] || continue
+    clients_of=(1 8) sync_of=(on off)
+    # Statements of 100,000 rows are measured by one client, as its own work.
+    case $script in bulk_*) clients_of=(1) sync_of=(on) ;; esac
+    for clients in "${clients_of[@]}"; do
+        for sync in "${sync_of[@]}"; do
             ours=() theirs=() ratios=()
             for _ in $(seq "$rounds"); do
                 a=$(tps "$script" "$clients" "$sync")
@@ -49,7 +58,7 @@ for pair in "${pairs[@]}"; do
                 ours+=("$a") theirs+=("$b")
                 ratios+=("$(awk -v a="$a" -v b="$b" -v f="$factor" 'BEGIN { printf "%.3f", a * f / b }')")
             done
-            printf '%s,%s,%s,%s,%.0f,%.0f,%.0f,%.0f,%s\n' "$script" "$beside" "$clients" "$sync" \
+            printf '%s,%s,%s,%s,%.4g,%.4g,%.4g,%.4g,%s\n' "$script" "$beside" "$clients" "$sync" \
                 "$(printf '%s\n' "${ours[@]}" | median)" \
                 "$(printf '%s\n' "${ours[@]}" | sort -g | head -1)" \
                 "$(printf '%s\n' "${ours[@]}" | sort -g | tail -1)" \

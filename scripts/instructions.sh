@@ -9,7 +9,9 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 source "$here/scripts/lib.sh"
 pg_config=$(find_pg_config) || die "pg_config not found"
 bin=$("$pg_config" --bindir)
-[ $# -gt 0 ] || set -- select_1 bare_update extend acquire refused insert_plain insert_plain_select insert_fenced extend_many
+[ $# -gt 0 ] || set -- select_1 bare_update extend acquire refused insert_plain_select insert_plain_declared insert_fenced \
+    insert_column_plain insert_column extend_many bulk_insert_plain bulk_insert_fenced bulk_insert_column bulk_update_plain \
+    bulk_update_fenced bulk_update_trigger bulk_update_column
 dir=$(short_temp_dir)
 is_root && chown postgres "$dir"
 trap 'as_postgres "$bin/pg_ctl" -D "$dir/data" -m immediate stop >/dev/null 2>&1 || true; rm -rf "$dir"' EXIT

@@ -1,3 +1,0 @@
-BEGIN;
-INSERT INTO plain (v) VALUES (1);
-COMMIT;
