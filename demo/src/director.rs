@@ -3,7 +3,7 @@
 //! Each step waits for what the workers tell, or for what the server shows; only the freeze itself takes its time.
 
 use crate::Error;
-use crate::db::Db;
+use crate::db::{Db, Parameters};
 use crate::event::Event;
 use crate::job::{FREEZE_FOR, FREEZE_IN_CHUNK, Job, LEASE, Protection};
 use crate::tables::{self, Bill};
@@ -28,7 +28,7 @@ pub struct Run {
 /// Something that happened, counted from the start of the run.
 pub struct Moment {
     pub at: Duration,
-    /// 1 or 2.
+    /// Counted from 1.
     pub worker: usize,
     pub what: What,
 }
@@ -41,16 +41,24 @@ pub enum What {
     Woken {
         after: Duration,
     },
+    /// The server shows it in line.
+    InLine {
+        place: i64,
+    },
+    Killed,
 }
 
 pub async fn play(protection: Protection) -> Result<Run, Error> {
     println!("\nThe daily reward, {}: two workers, one lease \"{LEASE}\"\n", protection.title());
     let db = tables::make(protection).await?;
-    let mut stage = Stage::new(protection);
+    let mut stage = Stage::new(Teller::default());
+    let job = |number, pause_in_chunk| {
+        Job { holder: format!("worker-{number}"), protection, pause_in_chunk }.arguments()
+    };
 
-    let mut first = stage.start_worker(1, Some(FREEZE_IN_CHUNK))?;
+    let mut first = stage.start_worker(1, &job(1, Some(FREEZE_IN_CHUNK)))?;
     stage.until(|moment| moment.told_by(1, |event| matches!(event, Event::Granted { .. }))).await?;
-    let second = stage.start_worker(2, None)?;
+    let second = stage.start_worker(2, &job(2, None))?;
 
     // The first worker has written its chunk, and only the COMMIT is missing.
     stage
@@ -84,13 +92,13 @@ pub async fn play(protection: Protection) -> Result<Run, Error> {
 }
 
 impl Moment {
-    fn told_by(&self, worker: usize, wanted: impl Fn(&Event) -> bool) -> bool {
+    pub fn told_by(&self, worker: usize, wanted: impl Fn(&Event) -> bool) -> bool {
         self.worker == worker && matches!(&self.what, What::Told(event) if wanted(event))
     }
 }
 
 /// A worker's process. It is killed when this is dropped.
-struct Worker {
+pub struct Worker {
     child: Child,
     pid: Pid,
     stdin: ChildStdin,
@@ -117,6 +125,10 @@ impl Worker {
         Ok(stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
     }
 
+    pub fn kill(&self) -> Result<(), Error> {
+        Ok(kill(self.pid, Signal::SIGKILL)?)
+    }
+
     fn wake(&self) -> Result<(), Error> {
         Ok(kill(self.pid, Signal::SIGCONT)?)
     }
@@ -130,10 +142,9 @@ impl Drop for Worker {
 }
 
 /// What the workers tell, in the order in which it arrives.
-struct Stage {
-    protection: Protection,
+pub struct Stage {
     started_at: Instant,
-    moments: Vec<Moment>,
+    pub moments: Vec<Moment>,
     teller: Teller,
     /// No event means that the worker has ended.
     hear: mpsc::UnboundedReceiver<(usize, Option<Event>)>,
@@ -142,28 +153,14 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(protection: Protection) -> Self {
+    pub fn new(teller: Teller) -> Self {
         let (ears, hear) = mpsc::unbounded_channel();
-        Self {
-            protection,
-            started_at: Instant::now(),
-            moments: Vec::new(),
-            teller: Teller::default(),
-            hear,
-            ears,
-            running: 0,
-        }
+        Self { started_at: Instant::now(), moments: Vec::new(), teller, hear, ears, running: 0 }
     }
 
-    fn start_worker(
-        &mut self,
-        number: usize,
-        pause_in_chunk: Option<i32>,
-    ) -> Result<Worker, Error> {
-        let holder = format!("worker-{number}");
-        let job = Job { holder, protection: self.protection, pause_in_chunk };
+    pub fn start_worker(&mut self, number: usize, arguments: &[String]) -> Result<Worker, Error> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(job.arguments())
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -189,7 +186,7 @@ impl Stage {
         self.started_at.elapsed()
     }
 
-    fn note(&mut self, worker: usize, what: What) -> Duration {
+    pub fn note(&mut self, worker: usize, what: What) -> Duration {
         let at = self.now();
         let moment = Moment { at, worker, what };
         for line in self.teller.tell(&moment) {
@@ -207,13 +204,13 @@ impl Stage {
             return Ok(None);
         };
         if let Event::Failed { why } = &event {
-            return Err(format!("worker-{worker}: {why}").into());
+            return Err(format!("number {worker}: {why}").into());
         }
         self.note(worker, What::Told(event));
         Ok(self.moments.last())
     }
 
-    async fn until(&mut self, wanted: impl Fn(&Moment) -> bool) -> Result<(), Error> {
+    pub async fn until(&mut self, wanted: impl Fn(&Moment) -> bool) -> Result<(), Error> {
         let found = async {
             loop {
                 match self.next().await? {
@@ -241,10 +238,19 @@ impl Stage {
         let blocked = "SELECT EXISTS (SELECT FROM pg_stat_activity
                        WHERE application_name = $1 AND datname = current_database()
                        AND cardinality(pg_blocking_pids(pid)) > 0)";
+        self.until_shown(db, blocked, &[&format!("worker-{worker}")]).await
+    }
+
+    /// Until the query gives true.
+    pub async fn until_shown(
+        &mut self,
+        db: &Db,
+        query: &str,
+        parameters: Parameters<'_>,
+    ) -> Result<(), Error> {
         let gives_up_at = Instant::now() + PATIENCE;
         while Instant::now() < gives_up_at {
-            let row = db.client.query_one(blocked, &[&format!("worker-{worker}")]).await?;
-            if row.get(0) {
+            if db.client.query_one(query, parameters).await?.get(0) {
                 return Ok(());
             }
             // Listens meanwhile.
@@ -252,10 +258,10 @@ impl Stage {
                 heard?;
             }
         }
-        Err("the second worker was expected to wait for row locks".into())
+        Err(format!("the server was expected to show this: {query}").into())
     }
 
-    async fn until_all_ended(&mut self) -> Result<(), Error> {
+    pub async fn until_all_ended(&mut self) -> Result<(), Error> {
         let ended = async {
             while self.running > 0 {
                 self.next().await?;

@@ -46,6 +46,13 @@ pub enum Event {
         why: String,
     },
     Completed,
+    /// `lease_acquire_session` gave this, after a wait in line.
+    Served {
+        token: i64,
+    },
+    /// It has written its entry.
+    Entered,
+    Released,
     Failed {
         why: String,
     },

@@ -1,7 +1,7 @@
 //! The daily reward: 20,000 players, two workers, one lease, and a worker that freezes at the worst moment.
 //!
 //! The program plays the same story twice, once with the lease and the fence, once with the lease alone,
-//! and shows who was paid what. It needs a server with lock_ext installed and a superuser's connection
+//! and shows who was paid what. Then five nodes stand in line for a lease, and its holder is killed. It needs a server with lock_ext installed and a superuser's connection
 //! (`PGHOST`, `PGPORT`, `PGUSER`); `make demo` brings both.
 //!
 //! | file | what it is |
@@ -12,6 +12,7 @@
 //! | `job.rs` | the numbers of the story |
 //! | `tables.rs` | players, payments, and the bill in the end |
 //! | `director.rs` | starts the workers as processes, freezes one and wakes it up |
+//! | `line.rs` | five nodes in line, and the holder is killed |
 //! | `event.rs` | what a worker tells the director, one line of JSON each |
 //! | `timeline.rs`, `picture.rs` | what happened, as text and as SVG |
 
@@ -20,6 +21,7 @@ mod director;
 mod event;
 mod heartbeat;
 mod job;
+mod line;
 mod picture;
 mod tables;
 mod timeline;
@@ -39,6 +41,7 @@ async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
+        [line::NODE, number] => return line::main(number).await,
         ["worker", rest @ ..] => match Job::from_arguments(rest) {
             Some(job) => return worker::main(&job).await,
             None => Err("a worker is started by the demo itself".into()),
@@ -91,5 +94,5 @@ async fn demo(svg: Option<PathBuf>) -> Result<(), Error> {
     if lease_only.bill.twice == 0 {
         return Err("without the fence some players should have been paid twice".into());
     }
-    Ok(())
+    line::play().await
 }

@@ -32,13 +32,7 @@ const PROGRESS: &str = "
 
 /// A fresh database for the run, with the players in it.
 pub async fn make(protection: Protection) -> Result<Db, Error> {
-    let name = protection.database();
-    let maintenance = Db::connect("postgres", "demo").await?;
-    maintenance.client.execute(&format!("DROP DATABASE IF EXISTS {name}"), &[]).await?;
-    maintenance.client.execute(&format!("CREATE DATABASE {name}"), &[]).await?;
-
-    let db = Db::connect(name, "demo").await?;
-    db.client.batch_execute("CREATE EXTENSION lock_ext").await?;
+    let db = fresh_database(protection.database()).await?;
     db.client.batch_execute(TABLES).await?;
     // The seed makes the rewards the same in every run.
     db.client.batch_execute("SELECT setseed(0.2911)").await?;
@@ -59,6 +53,16 @@ pub async fn make(protection: Protection) -> Result<Db, Error> {
             db.client.execute("INSERT INTO progress VALUES ($1, 0)", &[&LEASE]).await?;
         }
     }
+    Ok(db)
+}
+
+pub async fn fresh_database(name: &str) -> Result<Db, Error> {
+    let maintenance = Db::connect("postgres", "demo").await?;
+    maintenance.client.execute(&format!("DROP DATABASE IF EXISTS {name}"), &[]).await?;
+    maintenance.client.execute(&format!("CREATE DATABASE {name}"), &[]).await?;
+
+    let db = Db::connect(name, "demo").await?;
+    db.client.batch_execute("CREATE EXTENSION lock_ext").await?;
     Ok(db)
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 /// One line of the timeline.
 pub struct Line {
     pub at: Duration,
+    pub who: Who,
     pub worker: usize,
     /// The token that the worker thinks it holds.
     pub token: Option<i64>,
@@ -17,6 +18,23 @@ pub struct Line {
     /// DETAIL and HINT of an error.
     pub details: Vec<String>,
     pub tone: Tone,
+}
+
+/// Who has the numbers.
+#[derive(Clone, Copy, Default)]
+pub enum Who {
+    #[default]
+    Worker,
+    Node,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Worker => "worker",
+            Self::Node => "node",
+        })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,7 +53,8 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let token = self.token.map_or(String::new(), |token| format!("token {token}"));
         let at = self.at.as_secs_f64();
-        write!(f, "{at:>7.3} s  worker-{}  {token:<8}  {}", self.worker, self.text)?;
+        let name = format!("{}-{}", self.who, self.worker);
+        write!(f, "{at:>7.3} s  {name:<8}  {token:<8}  {}", self.text)?;
         self.details.iter().try_for_each(|detail| write!(f, "\n{:>33}{detail}", ""))
     }
 }
@@ -43,6 +62,7 @@ impl fmt::Display for Line {
 /// Turns moments into lines: chunks paid in a row become one, heartbeats and repeated questions none.
 #[derive(Default)]
 pub struct Teller {
+    who: Who,
     tokens: HashMap<usize, i64>,
     asked: HashMap<usize, bool>,
     paid_up_to: i32,
@@ -65,6 +85,10 @@ struct Row {
 }
 
 impl Teller {
+    pub fn of(who: Who) -> Self {
+        Self { who, ..Self::default() }
+    }
+
     pub fn tell(&mut self, moment: &Moment) -> Vec<Line> {
         let event = match &moment.what {
             What::Told(Event::Extended) => return vec![],
@@ -75,7 +99,7 @@ impl Teller {
             What::Told(event) => Some(event),
             _ => None,
         };
-        if let Some(Event::Granted { token }) = event {
+        if let Some(Event::Granted { token } | Event::Served { token }) = event {
             self.tokens.insert(moment.worker, *token);
         }
         if let What::Woken { .. } = moment.what {
@@ -83,6 +107,7 @@ impl Teller {
         }
         let line = Line {
             at: moment.at,
+            who: self.who,
             worker: moment.worker,
             token: self.tokens.get(&moment.worker).copied(),
             text: text(&moment.what),
@@ -125,6 +150,7 @@ impl Row {
         let again = if self.again { ", for the SECOND time" } else { "" };
         Line {
             at: self.at,
+            who: Who::Worker,
             worker: self.worker,
             token: self.token,
             text: format!("{late}paid players {first} to {last} ({chunks}){again}"),
@@ -143,6 +169,8 @@ fn text(what: &What) -> String {
         What::Frozen => "SIGSTOP: frozen in the open transaction".into(),
         What::Blocked => "waits for rows that the frozen transaction has locked".into(),
         What::Woken { after } => format!("SIGCONT: wakes up after {:.1} s", after.as_secs_f64()),
+        What::InLine { place } => format!("stands in line, place {place}"),
+        What::Killed => "SIGKILL: gone, without a word to anybody".into(),
         What::Told(event) => match event {
             Event::Busy => {
                 format!("lease_acquire gave NULL; asks again every {} ms", ASK_AGAIN.as_millis())
@@ -187,6 +215,9 @@ fn text(what: &What) -> String {
             Event::Refused { error } => format!("refused: {error}"),
             Event::Stopped { why } => format!("stops: {why}"),
             Event::Completed => "lease_complete: done for today".into(),
+            Event::Served { token } => format!("lease_acquire_session gave token {token}"),
+            Event::Entered => "wrote its entry under its token".into(),
+            Event::Released => "lease_release".into(),
             Event::Failed { why } => format!("failed: {why}"),
         },
     }
