@@ -271,8 +271,9 @@ mod tests {
         Spi::run("SELECT lease_acquire('a', 'me', '1 month')").expect("runs");
     }
 
-    #[pg_test(error = "waiting for a lease is not supported yet")]
-    fn a_wait_is_refused() {
-        Spi::run("SELECT lease_acquire('a', 'me', '1 s', '1 s')").expect("runs");
+    #[pg_test]
+    fn a_wait_that_runs_out_is_null() {
+        assert!(one::<i64>("SELECT lease_acquire('a', 'me', '60 s', '1 s')").is_some());
+        assert_eq!(one::<i64>("SELECT lease_acquire('a', 'me', '60 s', '1 ms')"), None);
     }
 }

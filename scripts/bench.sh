@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Wall-clock pairs: each script beside what it is compared with, in turn in one run, since times wander by a tenth between
-# identical runs. Prints the medians of transactions per second, their spread and the median ratio as CSV, then the instructions.
+# identical runs. Prints the medians of transactions per second, their spread and the median ratio as CSV, then the instructions,
+# then how long a lease takes from one holder to the next.
 #
 # ROUNDS (default 5) and SECONDS_EACH (default 3) say how long, ONLY which scripts.
 set -euo pipefail
@@ -29,7 +30,8 @@ pairs=(
 if [ "${1:-}" != inside ]; then
     LOCK_EXT_PGOPTS=$'jit = off\nplan_cache_mode = force_generic_plan\nenable_seqscan = off\nmax_wal_size = 4GB' \
         scripts/with-cluster.sh "scripts/bench.sh" inside
-    exec scripts/instructions.sh
+    scripts/instructions.sh
+    exec scripts/handover.sh
 fi
 
 psql -qXv ON_ERROR_STOP=1 -f bench/setup.sql >/dev/null

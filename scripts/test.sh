@@ -19,7 +19,7 @@ fmt() {
 
 lint() {
     cargo clippy --package lock_ext --all-targets --no-default-features --features "$label,pg_test" -- -D warnings
-    cargo clippy --package lock_ext_sessions --package lock_ext_demo --all-targets -- -D warnings
+    cargo clippy --package lock_ext_sessions --package lock_ext_demo --package lock_ext_handover --all-targets -- -D warnings
 }
 
 # Only where it is installed: nothing that is built depends on it.

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::policy::State;
 use crate::referee::{self, Mode, Tag, Writer};
 use crate::store::{Leases, Row, Shown};
-use crate::types::{Label, Text, Timestamp, Token};
+use crate::types::{INFINITY, Label, Text, Timestamp, Token};
 use crate::{catalog, pg};
 use crate::{checkpoint, fence};
 use std::collections::HashMap;
@@ -19,9 +19,11 @@ pub struct Status {
     pub acquired_at: Timestamp,
     pub expires_at: Option<Timestamp>,
     pub remaining: Option<i64>,
-    pub ttl: i64,
+    pub ttl: Option<i64>,
     pub completed_until: Option<Timestamp>,
     pub grants: i64,
+    pub session: Option<i32>,
+    pub waiters: i64,
     pub writers: i64,
 }
 
@@ -31,6 +33,7 @@ pub fn status() -> Result<Vec<Status>> {
     for writer in referee::writers() {
         *writers.entry(writer.mark()).or_default() += 1;
     }
+    let waiters = referee::waiters();
     let mut rows = Vec::new();
     let leases = Leases::open_for_reading()?;
     let now = pg::now();
@@ -52,8 +55,14 @@ pub fn status() -> Result<Vec<Status>> {
             token: lease.token,
             acquired_at: row.acquired_at,
             expires_at: lease.expires_at,
-            remaining: lease.expires_at.map(|at| at.saturating_sub(now).max(0)),
-            ttl: lease.ttl.micros(),
+            // A session has no time to live.
+            remaining: lease
+                .expires_at
+                .filter(|at| *at != INFINITY)
+                .map(|at| at.saturating_sub(now).max(0)),
+            ttl: (lease.ttl.micros() > 0).then(|| lease.ttl.micros()),
+            session: lease.session,
+            waiters: waiters.iter().filter(|waiter| waiter.is_for(hash)).count() as i64,
             completed_until: lease.completed_until.filter(|_| state == State::Completed),
             grants: row.grants,
             writers: writers.get(&hash.mark()).copied().unwrap_or_default(),
@@ -87,6 +96,34 @@ pub fn writers() -> Result<Vec<Writing>> {
                 pid: writer.pid,
                 token: writer.token,
                 superseded: !row.lease.is_current(writer.token),
+            });
+        }
+    });
+    leases.close();
+    Ok(rows)
+}
+
+/// Who stands in line, as `lease_waiter` shows it.
+pub struct Waiting {
+    pub name: Text,
+    pub pid: i32,
+    pub place: i64,
+    pub since: Option<Timestamp>,
+}
+
+pub fn waiters() -> Result<Vec<Waiting>> {
+    let waiters = referee::waiters();
+    let mut rows = Vec::new();
+    let leases = Leases::open_for_reading()?;
+    leases.all(|Shown { name, row, .. }| {
+        let hash = referee::hash(Label::known(&name.0));
+        let line = waiters.iter().filter(|waiter| waiter.is_for(hash) && may_see(&row));
+        for (i, waiter) in line.enumerate() {
+            rows.push(Waiting {
+                name: name.clone(),
+                pid: waiter.pid,
+                place: i as i64 + 1,
+                since: waiter.since.or_else(|| pg::statement_start(waiter.pid)),
             });
         }
     });
@@ -148,6 +185,10 @@ pub fn prune(idle: i64) -> Result<i64> {
         }
         let found = leases.find(label, hash);
         if let (Some(row), None) = (&found.row, &found.busy)
+            && row.is_lost()
+        {
+            leases.end(row, pg::now(), None);
+        } else if let (Some(row), None) = (&found.row, &found.busy)
             && row.idle_since() < before
         {
             leases.delete(row);

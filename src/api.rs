@@ -6,23 +6,43 @@
 use crate::error::{Error, Result, or_raise};
 use crate::lease::When;
 use crate::pg;
+use crate::settings;
+use crate::store::Term;
 use crate::types::{Jsonb, Kind, Label, Text, Token, Ttl, wait_micros};
 use crate::{admin, checkpoint, fence, lease, observe, once, token};
 use pgrx::datum::TimestampWithTimeZone;
 use pgrx::prelude::*;
+use std::time::Duration;
 
 fn request<'a>(
     name: &'a Option<Text>,
     holder: &'a Option<Text>,
-    ttl: Option<Interval>,
+    term: impl FnOnce() -> Result<Term>,
     id: Option<pgrx::Uuid>,
 ) -> Result<lease::Request<'a>> {
     Ok(lease::Request {
         name: Label::new(Kind::Lease, name.as_ref())?,
         holder: Label::new(Kind::Holder, holder.as_ref())?,
-        ttl: Ttl::new(ttl)?,
+        term: term()?,
         id: id.map(|id| *id.as_bytes()),
     })
+}
+
+fn timed(ttl: Ttl, min_hold: Option<Interval>, pause: Option<Interval>) -> Result<Term> {
+    let span = |given, what| {
+        let max_ms = settings::max_ttl_ms();
+        let span = age(given, what)?;
+        if span > i64::from(max_ms) * 1_000 {
+            return Err(Error::SpanRange { what, max_ms });
+        }
+        Ok(span)
+    };
+    let (min_hold, pause) = (span(min_hold, "minimum hold")?, span(pause, "pause")?);
+    Ok(Term::Timed { ttl, min_hold, pause })
+}
+
+fn wait(given: Option<Interval>) -> Result<Duration> {
+    Ok(Duration::from_micros(wait_micros(given)?.unsigned_abs()))
 }
 
 fn when(fcinfo: pg_sys::FunctionCallInfo) -> When {
@@ -40,14 +60,27 @@ fn lease_acquire(
     ttl: Option<Interval>,
     wait: default!(Option<Interval>, "'0'"),
     request: default!(Option<pgrx::Uuid>, "NULL"),
+    min_hold: default!(Option<Interval>, "'0'"),
+    pause: default!(Option<Interval>, "'0'"),
 ) -> Option<i64> {
     or_raise((|| {
         pg::refuse_read_only("lease_acquire")?;
-        let request = self::request(&name, &holder, ttl, request)?;
-        if wait_micros(wait)? > 0 {
-            return Err(Error::WaitUnsupported);
-        }
-        Ok(lease::acquire(&request)?.map(|token| token.0))
+        let term = || timed(Ttl::new(ttl)?, min_hold, pause);
+        let request = self::request(&name, &holder, term, request)?;
+        Ok(lease::acquire(&request, self::wait(wait)?)?.map(|token| token.0))
+    })())
+}
+
+#[pg_extern(volatile, parallel_unsafe)]
+fn lease_acquire_session(
+    name: Option<Text>,
+    holder: Option<Text>,
+    wait: default!(Option<Interval>, "'0'"),
+) -> Option<i64> {
+    or_raise((|| {
+        pg::refuse_read_only("lease_acquire_session")?;
+        let request = request(&name, &holder, || Ok(Term::Session), None)?;
+        Ok(lease::acquire(&request, self::wait(wait)?)?.map(|token| token.0))
     })())
 }
 
@@ -57,12 +90,16 @@ fn lease_elect(
     holder: Option<Text>,
     ttl: Option<Interval>,
     token: default!(Option<i64>, "NULL"),
+    min_hold: default!(Option<Interval>, "'0'"),
+    pause: default!(Option<Interval>, "'0'"),
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Option<i64> {
     or_raise((|| {
         pg::refuse_read_only("lease_elect")?;
-        let request = request(&name, &holder, ttl, None)?;
-        Ok(lease::elect(&request, token.map(Token), when(fcinfo))?.map(|token| token.0))
+        let name_and_holder = request(&name, &holder, || Ok(Term::Session), None)?;
+        let ttl = Ttl::new(ttl)?;
+        let request = lease::Request { term: timed(ttl, min_hold, pause)?, ..name_and_holder };
+        Ok(lease::elect(&request, ttl, token.map(Token), when(fcinfo))?.map(|token| token.0))
     })())
 }
 

@@ -46,8 +46,12 @@ pub enum Error {
     TtlMonths,
     #[error("wait must be zero or more, without months or years")]
     WaitRange,
-    #[error("waiting for a lease is not supported yet")]
-    WaitUnsupported,
+    #[error("canceling statement due to lock timeout")]
+    LockTimeout,
+    #[error("lease \"{lease}\" is bound to a session and has no time to live")]
+    SessionBound { lease: String },
+    #[error("lease \"{lease}\" is bound to another session")]
+    OtherSession { lease: String, pid: i32 },
     #[error("arrays of names and tokens must be equally long")]
     ArrayShape { names: usize, tokens: usize },
     #[error("fencing token {given} of lease \"{lease}\" is not current")]
@@ -89,6 +93,10 @@ pub enum Error {
     LockTableFull,
     #[error("cannot PREPARE a transaction that has extended lease \"{lease}\"")]
     PreparedExtension { lease: String },
+    #[error("cannot PREPARE a transaction that has acquired or ended a lease bound to its session")]
+    PreparedSession,
+    #[error("{what} is out of range")]
+    SpanRange { what: &'static str, max_ms: i32 },
     #[error("token floor is out of range")]
     FloorRange,
     #[error("{what} must be zero or more, without months or years")]
@@ -165,15 +173,19 @@ impl Error {
             | ArrayShape { .. }
             | FloorRange
             | SameColumn
+            | SpanRange { .. }
+            | SessionBound { .. }
             | AgeRange { .. }
             | EmptyFilter
             | EmptyChanges => Code::ERRCODE_INVALID_PARAMETER_VALUE,
-            WaitUnsupported | PreparedExtension { .. } => Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+            LockTimeout => Code::ERRCODE_LOCK_NOT_AVAILABLE,
+            PreparedExtension { .. } | PreparedSession => Code::ERRCODE_FEATURE_NOT_SUPPORTED,
             Stale { .. }
             | Expired { .. }
             | RowIsNewer { .. }
             | Overtaken { .. }
             | NoToken { .. }
+            | OtherSession { .. }
             | TruncateByRow { .. }
             | FencedByParent { .. }
             | LeaseByRow { .. }
@@ -223,6 +235,9 @@ impl Error {
                 format!(
                     "It must be at least 1 ms and at most lock_ext.max_ttl, which is {max_ms} ms."
                 )
+            }
+            SpanRange { max_ms, .. } => {
+                format!("It must be at most lock_ext.max_ttl, which is {max_ms} ms.")
             }
             TtlMonths => "The length of a month varies.".into(),
             ArrayShape { names, tokens } => {
@@ -294,6 +309,7 @@ impl Error {
             LeaseColumnType { .. } => {
                 "Allowed are text and other character types, integers, uuid, boolean, enums, and domains over them.".into()
             }
+            OtherSession { pid, .. } => format!("It belongs to the session of process {pid}."),
             FloorRange => format!("It must be at least 0 and at most {MAX_TOKEN}."),
             TriggerShape { want, .. } => (*want).into(),
             NotFenceable { what, .. } => (*what).into(),
@@ -329,13 +345,16 @@ impl Error {
             ForeignLease { .. } => {
                 "Use the role that acquired the lease, or a member of it.".into()
             }
+            SessionBound { .. } => "Extend it without one, or not at all.".into(),
+            OtherSession { .. } => {
+                "Release it there, or end that session with pg_terminate_backend.".into()
+            }
             Standby { .. } => "Connect to the primary server.".into(),
             ReadOnly { .. } => "Use a read-write transaction.".into(),
             PreparedExtension { .. } => "Extend the lease in a transaction of its own.".into(),
             LockTableFull => {
                 "Do less in one transaction, or raise max_locks_per_transaction.".into()
             }
-            WaitUnsupported => "Call lease_acquire without a wait, and again later.".into(),
             TokensAhead { found, .. } => {
                 format!("Have an administrator call lease_raise_token_floor({found}).")
             }

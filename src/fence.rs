@@ -18,13 +18,15 @@
 //!
 //! All of this belongs to the savepoint it was done in. A journal keeps what was there before.
 
+use crate::announce::{Event, announce};
 use crate::error::{Error, Result, Stale};
+use crate::line;
 use crate::policy::{self, Lease, Write};
 use crate::referee::{self, Mode, NameHash, Tag};
 use crate::settings;
 use crate::store::{Leases, Row, Sighting};
 use crate::types::{Label, Timestamp, Token};
-use crate::{catalog, pg, text};
+use crate::{catalog, pg, tenure, text};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -57,7 +59,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pending {
     Extend { at: Timestamp, expires_at: Timestamp },
-    End { at: Timestamp, completed_until: Option<Timestamp> },
+    End { at: Timestamp, completed_until: Option<Timestamp>, event: Event },
 }
 
 #[derive(Default)]
@@ -410,9 +412,9 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
     let name = Label::known(&entry.name);
     let writes = entry.wrote && !entry.settled;
     match entry.pending {
-        Some(Pending::End { at, completed_until }) => {
-            settle_pending(leases, entry, |row| leases.end(row, at, completed_until))
-        }
+        Some(Pending::End { at, completed_until, event }) => settle_pending(leases, entry, |row| {
+            end(leases, name, entry.hash, row, at, completed_until, event);
+        }),
         pending => {
             if writes && prepare {
                 referee::hold(entry.hash)?;
@@ -432,6 +434,9 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
                     } else {
                         expires_at
                     };
+                    if row.lease.expires_at.is_some_and(|before| expires_at < before) {
+                        line::wake_at_commit(entry.hash);
+                    }
                     leases.set_expiry(row, at.max(row.lease.renewed_at), expires_at);
                 })
             } else {
@@ -439,6 +444,22 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
             }
         }
     }
+}
+
+/// Writes the end of a grant, and lets everybody know when it is committed.
+pub fn end(
+    leases: &Leases,
+    name: Label,
+    hash: NameHash,
+    row: &Row,
+    at: Timestamp,
+    completed_until: Option<Timestamp>,
+    event: Event,
+) {
+    line::wake_at_commit(hash);
+    tenure::end_at_commit(row.lease.token);
+    announce(event, name, row.lease.token);
+    leases.end(row, at, completed_until);
 }
 
 /// Under RowShare: no grant begins to be written while we look. One that is written and not decided yet is not waited for,

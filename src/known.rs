@@ -70,7 +70,7 @@ impl Spec {
                 let index = pg_sys::index_open(pg_sys::list_nth_oid(indexes, i), mode);
                 let is_plain = pg_sys::RelationGetIndexExpressions(index).is_null()
                     && pg_sys::RelationGetIndexPredicate(index).is_null();
-                pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+                pg_sys::index_close(index, mode);
                 is_plain
             })
         };

@@ -1,18 +1,22 @@
 //! Grant, extend, release, complete: lock, then read the clock, then decide, then write.
 
-use crate::error::Result;
+use crate::announce::{Event, announce};
+use crate::error::{Error, Result};
 use crate::fence::{self, Pending};
+use crate::line::{self, Look};
 use crate::pg;
 use crate::policy::{self, Acquire};
 use crate::referee::{self, Mode, NameHash, Tag};
-use crate::store::{Found, Grant, Leases, Row};
+use crate::store::{Found, Grant, Leases, Row, Term};
+use crate::tenure;
 use crate::token;
 use crate::types::{Label, Timestamp, Token, Ttl};
+use std::time::Duration;
 
 pub struct Request<'a> {
     pub name: Label<'a>,
     pub holder: Label<'a>,
-    pub ttl: Ttl,
+    pub term: Term,
     pub id: Option<[u8; 16]>,
 }
 
@@ -25,41 +29,74 @@ pub enum When {
     Commit,
 }
 
-/// A token, or None: somebody else holds the lease, or it is completed.
-///
-/// A refusal is decided by a look at the row and costs nothing else. Only who sees the lease free takes the lock and looks again.
-pub fn acquire(request: &Request) -> Result<Option<Token>> {
+/// A token, or None: somebody else holds the lease, or it is completed, and that did not end within `wait`.
+pub fn acquire(request: &Request, wait: Duration) -> Result<Option<Token>> {
     let hash = referee::hash(request.name);
+    let limit = pg::now().saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX));
+    match look(request, hash, limit, Place::Outside)? {
+        Look::Granted(token) => return Ok(Some(token)),
+        Look::Never => return Ok(None),
+        _ if wait.is_zero() => return Ok(None),
+        _ => {}
+    }
+    line::stand(hash, wait, || look(request, hash, limit, Place::Head))
+}
+
+/// Where the caller stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Outside,
+    Head,
+}
+
+/// Acquires the lease, or says when that could be tried again. A refusal is decided by a look at the row and costs nothing else. Only who
+/// sees the lease free takes the lock and looks again.
+fn look(request: &Request, hash: NameHash, limit: Timestamp, place: Place) -> Result<Look<Token>> {
     let leases = Leases::open()?;
     let seen = leases.find(request.name, hash);
-    let answer = match decide(request, hash, &seen) {
-        Acquire::Refuse => None,
-        Acquire::Again(token) => again(request.name, &seen, token),
+    let answer = match (decide(request, hash, &seen), &seen.busy) {
+        // It is being ended: a prepared transaction, for one, wakes nobody when it commits.
+        (Acquire::Refuse { .. } | Acquire::Completed { .. }, Some(change))
+            if seen.lease().is_some_and(|lease| seen.is_contested(lease.token)) =>
+        {
+            Look::Contested(change.by)
+        }
+        (Acquire::Refuse { until }, _) => refused(&seen, until),
+        (Acquire::Completed { until }, _) => completed(until, limit),
+        (Acquire::Again(token), _) => again(request.name, &seen, token),
         // What another transaction is about to make of it is not known yet.
-        _ if seen.busy.is_some() => None,
-        _ if !referee::try_lock_for_grant(hash)? => None,
+        (_, Some(change)) => Look::Contested(change.by),
+        (Acquire::Grant, _) if place == Place::Outside && line::exists(hash) => {
+            Look::NotBefore(Timestamp::MIN)
+        }
+        _ if !referee::try_lock_for_grant(hash)? => Look::HeldUp,
         _ => {
-            let drawn = grant(&leases, request, hash)?;
+            let granted = grant(&leases, request, hash, limit)?;
             referee::unlock(Tag::lease(hash), Mode::Exclusive);
-            drawn.map(Told::tell)
+            match granted {
+                // Told without the lock: it may wait for the disk.
+                Ok(drawn) => Look::Granted(drawn.told()),
+                Err(refused) => refused,
+            }
         }
     };
-    leases.close();
+    match answer {
+        Look::Granted(_) => leases.close(),
+        // Who waits keeps no lock of the table: REINDEX would wait for it, and everybody else for REINDEX.
+        _ => leases.give_back(),
+    }
     Ok(answer)
 }
 
-enum Told {
-    Before(Token),
-    Now(token::Drawn),
+fn refused(found: &Found, until: Timestamp) -> Look<Token> {
+    match found.lease() {
+        Some(lease) if lease.session.is_some() => Look::Bound(lease.token),
+        _ => Look::NotBefore(until),
+    }
 }
 
-impl Told {
-    fn tell(self) -> Token {
-        match self {
-            Told::Before(token) => token,
-            Told::Now(drawn) => drawn.told(),
-        }
-    }
+fn completed(until: Timestamp, limit: Timestamp) -> Look<Token> {
+    if until > limit { Look::Never } else { Look::NotBefore(until) }
 }
 
 fn decide(request: &Request, hash: NameHash, found: &Found) -> Acquire {
@@ -67,30 +104,45 @@ fn decide(request: &Request, hash: NameHash, found: &Found) -> Acquire {
     policy::acquire(lease.as_ref(), pg::now(), request.id)
 }
 
-fn again(name: Label, found: &Found, token: Token) -> Option<Token> {
-    let row = found.row.as_ref()?;
-    fence::check_role(name, row).is_ok().then_some(token)
+fn again(name: Label, found: &Found, token: Token) -> Look<Token> {
+    match &found.row {
+        Some(row) if fence::check_role(name, row).is_ok() => Look::Granted(token),
+        _ => Look::Never,
+    }
 }
 
-/// Under the lock.
-fn grant(leases: &Leases, request: &Request, hash: NameHash) -> Result<Option<Told>> {
+/// Under the lock: a new token, or what keeps it from being granted.
+fn grant(
+    leases: &Leases,
+    request: &Request,
+    hash: NameHash,
+    limit: Timestamp,
+) -> Result<Result<token::Drawn, Look<Token>>> {
     let found = leases.find(request.name, hash);
-    if found.busy.is_some() {
-        return Ok(None);
+    if let Some(change) = &found.busy {
+        return Ok(Err(Look::Contested(change.by)));
     }
     match decide(request, hash, &found) {
-        Acquire::Refuse => Ok(None),
-        Acquire::Again(token) => Ok(again(request.name, &found, token).map(Told::Before)),
-        Acquire::RefuseUntil(expires_at) => {
+        Acquire::Refuse { until } => Ok(Err(refused(&found, until))),
+        Acquire::Completed { until } => Ok(Err(completed(until, limit))),
+        Acquire::Again(token) => Ok(Err(again(request.name, &found, token))),
+        Acquire::RefuseUntil { expires_at, not_before } => {
             // Not in a transaction that may stay open: the holder's heartbeat would wait for it.
             if let Some(row) = found.row.as_ref().filter(|_| !pg::in_transaction_block()) {
-                leases.set_expiry(row, pg::now(), expires_at);
+                leases.step_back(row, pg::now(), expires_at, not_before);
             }
-            Ok(None)
+            Ok(Err(Look::NotBefore(expires_at)))
         }
         Acquire::Grant => {
             let last = found.lease().map(|lease| lease.token);
-            let drawn = token::draw(last)?;
+            let drawn = loop {
+                let drawn = token::draw(last)?;
+                let is_bound = matches!(request.term, Term::Session);
+                // A session that was granted the number by an extension that is gone may have it still.
+                if !is_bound || tenure::begin(hash, drawn.token)? {
+                    break drawn;
+                }
+            };
             pg::force_sync_commit();
             leases.grant(
                 found.row.as_ref(),
@@ -98,30 +150,40 @@ fn grant(leases: &Leases, request: &Request, hash: NameHash) -> Result<Option<To
                     name: request.name,
                     holder: request.holder,
                     token: drawn.token,
-                    ttl: request.ttl,
+                    term: request.term,
                     now: pg::now(),
                     request: request.id,
                 },
             );
+            let event = match &found.row {
+                Some(row) if !row.was_ended() => Event::TakeOver,
+                _ => Event::Grant,
+            };
+            announce(event, request.name, drawn.token);
             // What this transaction did under the token before is its own business: nobody else came between.
             if let Some(lease) = found.lease()
                 && lease.is_current(lease.token)
             {
                 fence::settled(request.name, hash, lease.token);
             }
-            Ok(Some(Told::Now(drawn)))
+            Ok(Ok(drawn))
         }
     }
 }
 
 /// With the current token the heartbeat of its holder, else a try to become it.
-pub fn elect(request: &Request, token: Option<Token>, when: When) -> Result<Option<Token>> {
+pub fn elect(
+    request: &Request,
+    ttl: Ttl,
+    token: Option<Token>,
+    when: When,
+) -> Result<Option<Token>> {
     if let Some(token) = token
-        && extend(request.name, token, Some(request.ttl), when)?.is_some()
+        && extend(request.name, token, Some(ttl), when)?.is_some()
     {
         return Ok(Some(token));
     }
-    acquire(request)
+    acquire(request, Duration::ZERO)
 }
 
 /// The expiry now in force, or None: the lease is lost.
@@ -168,7 +230,14 @@ fn extend_in(
             return Ok(None);
         };
         fence::check_role(name, row)?;
-        Ok(Some((expires_at, Pending::Extend { at, expires_at })))
+        if lease.session.is_some() {
+            // Nothing to write: it lasts as long as the session.
+            return match ttl {
+                None => Ok(Some((lease.expires_at.unwrap_or(expires_at), None))),
+                Some(_) => Err(Error::SessionBound { lease: name.to_string() }),
+            };
+        }
+        Ok(Some((expires_at, Some(Pending::Extend { at, expires_at }))))
     })
 }
 
@@ -185,7 +254,12 @@ pub fn end(
             return Ok(None);
         }
         fence::check_role(name, row)?;
-        Ok(Some((true, Pending::End { at, completed_until })))
+        if let Some(pid) = lease.session.filter(|_| !tenure::is_mine(token)) {
+            return Err(Error::OtherSession { lease: name.to_string(), pid });
+        }
+        let event = completed_until.map_or(Event::Release, |_| Event::Complete);
+        let completed_until = lease.completed_until(at, completed_until);
+        Ok(Some((true, Some(Pending::End { at, completed_until, event }))))
     })?;
     leases.close();
     Ok(ended.unwrap_or(false))
@@ -200,7 +274,7 @@ fn change<T>(
     token: Token,
     when: When,
     mode: Mode,
-    decide: impl Fn(&Row, &policy::Lease, Timestamp) -> Result<Option<(T, Pending)>>,
+    decide: impl Fn(&Row, &policy::Lease, Timestamp) -> Result<Option<(T, Option<Pending>)>>,
 ) -> Result<Option<T>> {
     let hash = referee::hash(name);
     let tag = Tag::lease(hash);
@@ -218,6 +292,9 @@ fn change<T>(
         let found = leases.find(name, hash);
         let Some((answer, pending)) = judge(&found)? else {
             return Ok(None);
+        };
+        let Some(pending) = pending else {
+            return Ok(Some(answer));
         };
         match &found.row {
             // Nobody else changes it before this transaction ends.
@@ -246,7 +323,9 @@ fn change<T>(
         }
         let answer = match (decided, &found.row) {
             (Some((answer, pending)), Some(row)) => {
-                write(leases, name, hash, token, row, pending);
+                if let Some(pending) = pending {
+                    write(leases, name, hash, token, row, pending);
+                }
                 Some(answer)
             }
             _ => None,
@@ -258,9 +337,14 @@ fn change<T>(
 
 fn write(leases: &Leases, name: Label, hash: NameHash, token: Token, row: &Row, what: Pending) {
     match what {
-        Pending::Extend { at, expires_at } => leases.set_expiry(row, at, expires_at),
-        Pending::End { at, completed_until } => {
-            leases.end(row, at, completed_until);
+        Pending::Extend { at, expires_at } => {
+            if row.lease.expires_at.is_some_and(|before| expires_at < before) {
+                line::wake_at_commit(hash);
+            }
+            leases.set_expiry(row, at, expires_at);
+        }
+        Pending::End { at, completed_until, event } => {
+            fence::end(leases, name, hash, row, at, completed_until, event);
             fence::settled(name, hash, token);
         }
     }
@@ -298,7 +382,8 @@ pub fn force_release(name: Label) -> Result<bool> {
         let lease = fence::in_force(name, hash, found.lease());
         let is_taken = lease.is_some_and(|lease| lease.state(now) != policy::State::Free);
         if let Some(row) = found.row.as_ref().filter(|_| is_taken) {
-            leases.end(row, now, None);
+            let until = lease.and_then(|lease| lease.forced_until(now));
+            fence::end(&leases, name, hash, row, now, until, Event::ForceRelease);
             if row.lease.is_current(row.lease.token) {
                 fence::settled(name, hash, row.lease.token);
             }

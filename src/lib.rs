@@ -9,6 +9,9 @@
 //! | --- | --- | --- |
 //! | `api`, `private` | what SQL sees: labels, argument checks | everything below |
 //! | `lease` | grant, extend, release, complete: lock, clock, decide, write | `fence`, `policy`, `store`, `referee`, `token` |
+//! | `line` | waiting in line for a lease, and waking who is its head | `referee` |
+//! | `announce` | opt-in notifications | `pg` |
+//! | `tenure` | leases that are bound to their session | `referee`, `line` |
 //! | `fence` | what this transaction does under which tokens; the check at the statement and before the commit | `policy`, `store`, `referee` |
 //! | `trigger` | `fence_check()`: the trigger's protocol | `fence` |
 //! | `observe` | the highest tokens seen of other systems, checked in the same two places | `table`, `referee` |
@@ -42,6 +45,8 @@
 
 #[forbid(unsafe_code)]
 mod admin;
+#[forbid(unsafe_code)]
+mod announce;
 mod api;
 #[forbid(unsafe_code)]
 mod attach;
@@ -55,6 +60,8 @@ mod fence;
 mod known;
 #[forbid(unsafe_code)]
 mod lease;
+#[forbid(unsafe_code)]
+mod line;
 #[forbid(unsafe_code)]
 mod observe;
 #[forbid(unsafe_code)]
@@ -70,6 +77,8 @@ mod settings;
 #[forbid(unsafe_code)]
 mod store;
 mod table;
+#[forbid(unsafe_code)]
+mod tenure;
 mod text;
 #[forbid(unsafe_code)]
 mod token;
@@ -90,6 +99,7 @@ extension_sql_file!(
     requires = [
         "functions",
         private::lock_ext::status,
+        private::lock_ext::waiters,
         private::lock_ext::writers,
         private::lock_ext::observed,
         private::lock_ext::trigger_arguments
@@ -106,20 +116,32 @@ pub extern "C-unwind" fn _PG_init() {
 // What transactions keep until they end. Resources come before leases, so that who waits for one holds up no grant.
 
 fn before_commit(prepare: bool) {
-    error::or_raise(observe::before_commit().and_then(|()| fence::before_commit(prepare)));
+    error::or_raise((|| {
+        observe::before_commit()?;
+        fence::before_commit(prepare)?;
+        // A prepared transaction has no session.
+        if prepare && tenure::is_touched() {
+            return Err(error::Error::PreparedSession);
+        }
+        Ok(())
+    })());
 }
 
-fn forget() {
+fn forget(committed: bool) {
     observe::forget();
     fence::forget();
+    tenure::transaction_ended(committed);
+    line::transaction_ended(committed);
 }
 
 fn savepoint_rolled_back(level: i32) {
+    tenure::savepoint_rolled_back(level);
     observe::savepoint_rolled_back(level);
     fence::savepoint_rolled_back(level);
 }
 
 fn savepoint_released(level: i32) {
+    tenure::savepoint_released(level);
     observe::savepoint_released(level);
     fence::savepoint_released(level);
 }

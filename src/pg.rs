@@ -3,14 +3,28 @@
 use crate::error::{Error, Result};
 use crate::text;
 use crate::types::Timestamp;
+use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
 
 // Declared here and not taken from pgrx, which keeps the parts of ereport for itself.
 unsafe extern "C-unwind" {
     fn errcode(sqlerrcode: c_int) -> c_int;
     fn err_generic_string(field: c_int, value: *const c_char) -> c_int;
+}
+
+// Not bound by pgrx.
+unsafe extern "C-unwind" {
+    fn Async_Notify(channel: *const c_char, payload: *const c_char);
+    fn pq_check_connection() -> bool;
+    static FeBeWaitSet: *mut pg_sys::WaitEventSet;
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    fn BackendIdGetProc(backend: c_int) -> *mut pg_sys::PGPROC;
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    fn ProcNumberGetProc(process: c_int) -> *mut pg_sys::PGPROC;
 }
 
 /// What pgrx cannot say of an error: its private SQLSTATE and its table.
@@ -85,6 +99,16 @@ pub fn uuid(uuid: pg_sys::Datum) -> [u8; 16] {
 pub fn reserve_settings(prefix: &CStr) {
     // SAFETY: the server copies the name.
     unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) };
+}
+
+/// NOTIFY, sent when the transaction has committed.
+pub fn notify(channel: &str, payload: &str) {
+    if let (Ok(channel), Ok(payload)) = (text::c_string(channel), text::c_string(payload)) {
+        // SAFETY: terminated strings, which are copied.
+        unsafe {
+            pg_sys::ffi::pg_guard_ffi_boundary(|| Async_Notify(channel.as_ptr(), payload.as_ptr()));
+        }
+    }
 }
 
 /// Tells the client what is worth knowing.
@@ -196,6 +220,157 @@ pub fn wait_for_end(xid: pg_sys::TransactionId) {
     };
 }
 
+/// How long a call may wait: as it says, and as `lock_timeout` says, which ends it with an error.
+pub struct Deadline {
+    begun: Instant,
+    wait: Duration,
+    lock_timeout: Option<Duration>,
+}
+
+impl Deadline {
+    pub fn after(wait: Duration) -> Self {
+        // SAFETY: a setting, in milliseconds, zero for none.
+        let timeout = unsafe { pg_sys::LockTimeout };
+        let lock_timeout =
+            (timeout > 0).then(|| Duration::from_millis(timeout.unsigned_abs().into()));
+        Deadline { begun: Instant::now(), wait, lock_timeout }
+    }
+
+    /// True if the wait has run out; an error if `lock_timeout` was shorter.
+    pub fn has_passed(&self) -> Result<bool> {
+        let waited = self.begun.elapsed();
+        match self.lock_timeout {
+            _ if waited >= self.wait => Ok(true),
+            Some(timeout) if waited >= timeout => Err(Error::LockTimeout),
+            _ => Ok(false),
+        }
+    }
+
+    /// What is left, in whole milliseconds, rounded up.
+    fn left(&self) -> c_int {
+        let limit = self.lock_timeout.map_or(self.wait, |timeout| timeout.min(self.wait));
+        let left = limit.saturating_sub(self.begun.elapsed());
+        c_int::try_from(left.as_millis()).unwrap_or(c_int::MAX).saturating_add(1)
+    }
+}
+
+/// Does `wait`, which takes or waits for a lock, with the deadline as its `lock_timeout`; false if that was not enough. In a savepoint
+/// of its own, which takes back what a lock wait that was broken off has left.
+pub fn within(deadline: &Deadline, wait: impl FnOnce() -> Result<()>) -> Result<bool> {
+    enum Outcome {
+        Done(Result<()>),
+        TimedOut,
+        Failed(CaughtError),
+    }
+    if deadline.has_passed()? {
+        return Ok(false);
+    }
+    // SAFETY: as the procedural languages do it: the savepoint is always ended, and the caller's memory context and resource owner
+    // are there again afterwards. The setting is put back whatever happens.
+    unsafe {
+        let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
+        let lock_timeout = pg_sys::LockTimeout;
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+        pg_sys::LockTimeout = deadline.left();
+        let wait = || {
+            let done = wait();
+            // The time may have run out just as the lock was granted, which the server says at the next opportunity.
+            check_for_interrupts();
+            Outcome::Done(done)
+        };
+        let outcome = PgTryBuilder::new(AssertUnwindSafe(wait))
+            .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| Outcome::TimedOut)
+            .catch_others(Outcome::Failed)
+            .catch_rust_panic(Outcome::Failed)
+            .finally(|| pg_sys::LockTimeout = lock_timeout)
+            .execute();
+        if let Outcome::Done(Ok(())) = outcome {
+            pg_sys::ReleaseCurrentSubTransaction();
+        } else {
+            pg_sys::RollbackAndReleaseCurrentSubTransaction();
+        }
+        pg_sys::MemoryContextSwitchTo(context);
+        pg_sys::CurrentResourceOwner = owner;
+        match outcome {
+            Outcome::Done(done) => done.map(|()| true),
+            Outcome::TimedOut => deadline.has_passed().map(|_| false),
+            Outcome::Failed(error) => error.rethrow(),
+        }
+    }
+}
+
+/// From here on a wake-up is kept until the next [`sleep_until`].
+pub fn expect_wake_up() {
+    // SAFETY: the latch is this process's own.
+    unsafe { pg_sys::ResetLatch(pg_sys::MyLatch) };
+}
+
+/// Sleeps until `at`, the deadline, a wake-up, an interrupt, or the client's end; false if nothing but time has passed.
+pub fn sleep_until(at: Timestamp, deadline: &Deadline) -> bool {
+    // A millisecond more, so that the moment has passed when we look.
+    let until = at.saturating_sub(now()).max(0) / 1_000 + 1;
+    let timeout = until.min(deadline.left().into());
+    let wait = pg_sys::PG_WAIT_EXTENSION;
+    // SAFETY: the server's own set of what a session waits for: its client's socket, its latch, the end of the server. Whoever waits
+    // for the socket says for what. A process without a client has none.
+    unsafe {
+        if FeBeWaitSet.is_null() {
+            let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
+            let events = pg_sys::WaitLatch(pg_sys::MyLatch, events as c_int, timeout, wait);
+            return events & pg_sys::WL_LATCH_SET as c_int != 0;
+        }
+        let mut event = pg_sys::WaitEvent::default();
+        let closed = pg_sys::WL_SOCKET_CLOSED;
+        pg_sys::ModifyWaitEvent(FeBeWaitSet, CLIENT, closed, std::ptr::null_mut());
+        let events = pg_sys::WaitEventSetWait(FeBeWaitSet, timeout, &mut event, 1, wait);
+        if event.events & pg_sys::WL_POSTMASTER_DEATH != 0 {
+            pg_sys::proc_exit(1);
+        }
+        events > 0
+    }
+}
+
+/// The place of the client's socket in the server's own set, `FeBeWaitSetSocketPos`.
+const CLIENT: c_int = 0;
+
+/// Ends the session if its client has gone.
+pub fn check_client() {
+    // SAFETY: asks the socket, without waiting; what is set is what the server sets when it finds its client gone.
+    unsafe {
+        if !pg_sys::MyProcPort.is_null()
+            && !pg_sys::ffi::pg_guard_ffi_boundary(|| pq_check_connection())
+        {
+            pg_sys::ClientConnectionLost = 1;
+            pg_sys::InterruptPending = 1;
+        }
+    }
+    check_for_interrupts();
+}
+
+/// Sets the latch of a session, if it is there.
+pub fn wake(session: &pg_sys::VirtualTransactionId) {
+    // SAFETY: the array of processes stays where it is; null for a session that has ended.
+    unsafe {
+        let process = pg_sys::ffi::pg_guard_ffi_boundary(|| process_of(session));
+        if !process.is_null() {
+            pg_sys::SetLatch(&mut (*process).procLatch);
+        }
+    }
+}
+
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+unsafe fn process_of(session: &pg_sys::VirtualTransactionId) -> *mut pg_sys::PGPROC {
+    // SAFETY: as above.
+    unsafe { BackendIdGetProc(session.backendId) }
+}
+
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+unsafe fn process_of(session: &pg_sys::VirtualTransactionId) -> *mut pg_sys::PGPROC {
+    // SAFETY: as above.
+    unsafe { ProcNumberGetProc(session.procNumber) }
+}
+
 pub fn is_in_progress(xid: pg_sys::TransactionId) -> bool {
     // SAFETY: no preconditions.
     unsafe { pg_sys::TransactionIdIsInProgress(xid) }
@@ -236,6 +411,21 @@ pub fn terminate(pid: i32) -> bool {
     unsafe { kill(-pid, SIGTERM) == 0 || kill(pid, SIGTERM) == 0 }
 }
 
+/// When the statement of a session began, as pg_stat_activity has it; None for a session that has ended.
+pub fn statement_start(pid: i32) -> Option<Timestamp> {
+    // SAFETY: reads the process's own copy of what the sessions do, which lasts until the transaction ends; entries count from 1.
+    unsafe {
+        (1..=pg_sys::pgstat_fetch_stat_numbackends()).find_map(|i| {
+            #[cfg(feature = "pg15")]
+            let entry = pg_sys::pgstat_fetch_stat_local_beentry(i);
+            #[cfg(not(feature = "pg15"))]
+            let entry = pg_sys::pgstat_get_local_beentry_by_index(i);
+            let status = &entry.as_ref()?.backendStatus;
+            (status.st_procpid == pid).then_some(status.st_activity_start_timestamp)
+        })
+    }
+}
+
 /// The database that a backend is connected to; None if it has ended.
 pub fn database_of(pid: i32) -> Option<u32> {
     // SAFETY: looks up the shared array of processes, whose entries stay where they are.
@@ -262,6 +452,23 @@ pub fn register_callbacks() {
     }
 }
 
+/// Lets `tenure` know when this session has ended and its locks are gone.
+pub fn call_at_session_end() {
+    thread_local! {
+        static REGISTERED: Cell<bool> = const { Cell::new(false) };
+    }
+    if !REGISTERED.replace(true) {
+        // SAFETY: the function lives as long as the library. Called before the process gives up its place in shared memory, and after
+        // its transaction and its locks have ended.
+        unsafe { pg_sys::on_shmem_exit(Some(session_end_callback), pg_sys::Datum::null()) };
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn session_end_callback(_code: c_int, _arg: pg_sys::Datum) {
+    crate::tenure::session_ended();
+}
+
 #[pg_guard]
 unsafe extern "C-unwind" fn relcache_callback(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
     crate::known::relation_changed(relation);
@@ -276,7 +483,8 @@ unsafe extern "C-unwind" fn transaction_callback(
     match event {
         XACT_EVENT_PRE_COMMIT => crate::before_commit(false),
         XACT_EVENT_PRE_PREPARE => crate::before_commit(true),
-        XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE => crate::forget(),
+        XACT_EVENT_COMMIT | XACT_EVENT_PREPARE => crate::forget(true),
+        XACT_EVENT_ABORT => crate::forget(false),
         _ => {}
     }
 }

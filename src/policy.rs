@@ -18,6 +18,12 @@ pub struct Lease {
     pub completed_until: Option<Timestamp>,
     /// The request that the present grant answered.
     pub request: Option<[u8; 16]>,
+    /// The minimum hold: nobody else is granted it before, even after a release.
+    pub not_before: Option<Timestamp>,
+    /// For how long after an expiry, or an end by force, nobody is granted it.
+    pub pause: i64,
+    /// The process of the session that the grant is bound to.
+    pub session: Option<i32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +46,22 @@ impl State {
 }
 
 impl Lease {
+    /// When the grant, if nobody ends it before, is anybody else's.
+    fn until(&self) -> Timestamp {
+        let ended = self.expires_at.map_or(Timestamp::MAX, |at| at.saturating_add(self.pause));
+        ended.max(self.not_before.unwrap_or(Timestamp::MIN))
+    }
+
+    /// Until when nobody is granted it, once its holder has released it, or completed it until a time.
+    pub fn completed_until(&self, now: Timestamp, given: Option<Timestamp>) -> Option<Timestamp> {
+        given.max(self.not_before.filter(|not_before| now < *not_before))
+    }
+
+    /// The same, once it was ended by force.
+    pub fn forced_until(&self, now: Timestamp) -> Option<Timestamp> {
+        (self.expires_at.is_some() && self.pause > 0).then(|| now.saturating_add(self.pause))
+    }
+
     pub fn state(&self, now: Timestamp) -> State {
         match (self.expires_at, self.completed_until) {
             (Some(expires_at), _) if now < expires_at => State::Held,
@@ -60,10 +82,19 @@ pub enum Acquire {
     Grant,
     /// The same request again, and its grant is still current.
     Again(Token),
-    Refuse,
+    /// Somebody holds it, and not before that moment is it anybody else's.
+    Refuse {
+        until: Timestamp,
+    },
+    Completed {
+        until: Timestamp,
+    },
     /// Refused, and the clock has been stepped back since the expiry was set: it must not keep the lease alive for longer
     /// than its time to live again.
-    RefuseUntil(Timestamp),
+    RefuseUntil {
+        expires_at: Timestamp,
+        not_before: Option<Timestamp>,
+    },
 }
 
 pub fn acquire(lease: Option<&Lease>, now: Timestamp, request: Option<[u8; 16]>) -> Acquire {
@@ -71,14 +102,22 @@ pub fn acquire(lease: Option<&Lease>, now: Timestamp, request: Option<[u8; 16]>)
         return Acquire::Grant;
     };
     match lease.state(now) {
-        State::Free | State::Expired => Acquire::Grant,
-        State::Completed => Acquire::Refuse,
+        State::Free => Acquire::Grant,
+        State::Expired if lease.until() <= now => Acquire::Grant,
+        State::Expired => Acquire::Refuse { until: lease.until() },
+        State::Completed => {
+            Acquire::Completed { until: lease.completed_until.unwrap_or(Timestamp::MAX) }
+        }
         State::Held if request.is_some() && lease.request == request => Acquire::Again(lease.token),
         State::Held => match lease.expires_at {
-            Some(expires_at) if now < lease.renewed_at => Acquire::RefuseUntil(
-                now.saturating_add(expires_at.saturating_sub(lease.renewed_at)),
-            ),
-            _ => Acquire::Refuse,
+            Some(expires_at) if now < lease.renewed_at && lease.session.is_none() => {
+                let step = lease.renewed_at.saturating_sub(now);
+                Acquire::RefuseUntil {
+                    expires_at: expires_at.saturating_sub(step),
+                    not_before: lease.not_before.map(|at| at.saturating_sub(step)),
+                }
+            }
+            _ => Acquire::Refuse { until: lease.until() },
         },
     }
 }
@@ -144,7 +183,25 @@ mod tests {
             expires_at: Some(renewed_at + ttl),
             completed_until: None,
             request: None,
+            not_before: None,
+            pause: 0,
+            session: None,
         }
+    }
+
+    #[test]
+    fn nobody_else_has_it_before_the_minimum_hold_or_the_pause_is_over() {
+        let lease = Lease { not_before: Some(30), pause: 100, ..held(1, 0, 10) };
+        assert_eq!(acquire(Some(&lease), 5, None), Acquire::Refuse { until: 110 });
+        assert_eq!(acquire(Some(&lease), 20, None), Acquire::Refuse { until: 110 });
+        assert_eq!(acquire(Some(&lease), 110, None), Acquire::Grant);
+        assert_eq!(lease.completed_until(5, None), Some(30));
+        assert_eq!(lease.completed_until(5, Some(40)), Some(40));
+        assert_eq!(lease.completed_until(30, None), None);
+        assert_eq!(lease.forced_until(20), Some(120));
+        assert_eq!(held(1, 0, 10).forced_until(20), None);
+        let lease = Lease { pause: 0, ..lease };
+        assert_eq!(acquire(Some(&lease), 20, None), Acquire::Refuse { until: 30 });
     }
 
     fn ended(token: i64, completed_until: Option<Timestamp>) -> Lease {
@@ -168,8 +225,11 @@ mod tests {
 
     #[test]
     fn what_is_held_or_completed_is_refused() {
-        assert_eq!(acquire(Some(&held(1, 0, 10)), 9, None), Acquire::Refuse);
-        assert_eq!(acquire(Some(&ended(1, Some(INFINITY))), i64::MAX - 1, None), Acquire::Refuse);
+        assert_eq!(acquire(Some(&held(1, 0, 10)), 9, None), Acquire::Refuse { until: 10 });
+        assert_eq!(
+            acquire(Some(&ended(1, Some(INFINITY))), i64::MAX - 1, None),
+            Acquire::Completed { until: INFINITY }
+        );
     }
 
     #[test]
@@ -177,14 +237,14 @@ mod tests {
         let request = Some([1; 16]);
         let lease = Lease { request, ..held(3, 0, 10) };
         assert_eq!(acquire(Some(&lease), 9, request), Acquire::Again(Token(3)));
-        assert_eq!(acquire(Some(&lease), 9, Some([2; 16])), Acquire::Refuse);
-        assert_eq!(acquire(Some(&lease), 9, None), Acquire::Refuse);
+        assert_eq!(acquire(Some(&lease), 9, Some([2; 16])), Acquire::Refuse { until: 10 });
+        assert_eq!(acquire(Some(&lease), 9, None), Acquire::Refuse { until: 10 });
         assert_eq!(acquire(Some(&lease), 10, request), Acquire::Grant);
     }
 
     #[test]
     fn the_grant_without_a_request_is_not_an_answer_to_none() {
-        assert_eq!(acquire(Some(&held(3, 0, 10)), 5, None), Acquire::Refuse);
+        assert_eq!(acquire(Some(&held(3, 0, 10)), 5, None), Acquire::Refuse { until: 10 });
     }
 
     #[test]
@@ -219,7 +279,7 @@ mod tests {
         ) {
             let lease = held(1, renewed_at, ttl);
             let now = renewed_at - back;
-            prop_assert_eq!(acquire(Some(&lease), now, None), Acquire::RefuseUntil(now + ttl));
+            prop_assert_eq!(acquire(Some(&lease), now, None), Acquire::RefuseUntil { expires_at: now + ttl, not_before: None });
         }
 
         #[test]

@@ -35,9 +35,11 @@ pub mod lock_ext {
             name!(acquired_at, TimestampWithTimeZone),
             name!(expires_at, Option<TimestampWithTimeZone>),
             name!(remaining, Option<Interval>),
-            name!(ttl, Interval),
+            name!(ttl, Option<Interval>),
+            name!(session_pid, Option<i32>),
             name!(completed_until, Option<TimestampWithTimeZone>),
             name!(grants, i64),
+            name!(waiters, i64),
             name!(writers, i64),
         ),
     > {
@@ -53,9 +55,11 @@ pub mod lock_ext {
                 pg::timestamptz(s.acquired_at),
                 s.expires_at.map(pg::timestamptz),
                 s.remaining.map(Interval::from_micros),
-                Interval::from_micros(s.ttl),
+                s.ttl.map(Interval::from_micros),
+                s.session,
                 s.completed_until.map(pg::timestamptz),
                 s.grants,
+                s.waiters,
                 s.writers,
             )
         }))
@@ -69,6 +73,23 @@ pub mod lock_ext {
         let rows =
             or_raise(pg::refuse_in_parallel("lock_ext.writers").and_then(|()| admin::writers()));
         TableIterator::new(rows.into_iter().map(|w| (w.name, w.pid, w.token.0, w.superseded)))
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn waiters() -> TableIterator<
+        'static,
+        (
+            name!(name, Text),
+            name!(pid, i32),
+            name!(place, i64),
+            name!(since, Option<TimestampWithTimeZone>),
+        ),
+    > {
+        let rows =
+            or_raise(pg::refuse_in_parallel("lock_ext.waiters").and_then(|()| admin::waiters()));
+        TableIterator::new(
+            rows.into_iter().map(|w| (w.name, w.pid, w.place, w.since.map(pg::timestamptz))),
+        )
     }
 
     #[pg_extern(volatile, parallel_unsafe)]

@@ -10,6 +10,8 @@
 //! | heartbeat, or an end that was put off to the commit, while it writes the row | lease, ShareUpdateExclusive | committers | heartbeat, grant, release |
 //! | grant, release, completion, while it writes the row | lease, Exclusive | | all of the above but the first |
 //! | a transaction that keeps take-overs waiting: `hold`, or prepared | hold, Share; lease, RowShare | | a grant |
+//! | who waits in line | queue, Exclusive; the one who has it is the head | | each other |
+//! | a session that a lease is bound to, as long as it lives | tenure, Exclusive | | nobody wants it; whether it is there is what is asked |
 //! | a transaction from its last check of an observed token to its end | observation, Share; Exclusive if the token is a higher one | the same token | a higher one |
 //!
 //! Only the first, the second and the last two are kept until the transaction ends. What a heartbeat, a grant or a release has written
@@ -17,7 +19,7 @@
 
 use crate::error::{Error, Result};
 use crate::pg;
-use crate::types::{Label, Token};
+use crate::types::{Label, Timestamp, Token};
 use pgrx::prelude::*;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
@@ -32,6 +34,8 @@ enum Purpose {
     Checkpoint = 4,
     Once = 5,
     Observation = 6,
+    Queue = 7,
+    Tenure = 8,
 }
 
 #[derive(Clone, Copy)]
@@ -63,11 +67,11 @@ impl Mode {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct NameHash {
     pub lock: u64,
-    /// 56 bits, beside the token in the tag that shows a writer.
+    /// 55 bits, beside the token in the tag that shows a writer.
     mark: u64,
 }
 
-const MARK: u64 = (1 << 56) - 1;
+const MARK: u64 = (1 << 55) - 1;
 
 pub fn hash(name: Label) -> NameHash {
     let mut hasher = SipHasher13::new_with_keys(0x6c6f_636b, 0x5f65_7874);
@@ -113,6 +117,18 @@ impl Tag {
         tag(Purpose::Observation, database(), resource.lock)
     }
 
+    /// Who waits for the lease. Its holder is the head of the line.
+    pub fn queue(name: NameHash) -> Tag {
+        tag(Purpose::Queue, database(), name.lock)
+    }
+
+    /// Kept by the session that was granted the token.
+    pub fn tenure(token: Token) -> Tag {
+        let Tag(mut tag) = tag(Purpose::Tenure, database(), token.0 as u64);
+        tag.locktag_lockmethodid = pg_sys::USER_LOCKMETHOD as u8;
+        Tag(tag)
+    }
+
     /// Shows that a transaction writes under a token of a lease. There is no room for the database.
     fn writer(name: NameHash, token: Token) -> Tag {
         let Tag(mut tag) = tag(Purpose::Writer, name.mark as u32, token.0 as u64);
@@ -123,11 +139,11 @@ impl Tag {
     }
 }
 
-// How a writer's tag is packed: 32 bits of the mark; 11 bits of it and the 21 upper ones of the token; the 32 lower ones; 13 bits
+// How a writer's tag is packed: 32 bits of the mark; 11 bits of it and the 21 upper ones of the token; the 32 lower ones; 12 bits
 // of the mark and the purpose.
-const PURPOSE_BITS: u32 = 3;
+const PURPOSE_BITS: u32 = 4;
 const TOKEN_HIGH_BITS: u32 = 21;
-const REST_BITS: u32 = 13;
+const REST_BITS: u32 = 12;
 const REST: u64 = (1 << REST_BITS) - 1;
 
 /// The other way round: the mark and the token of a writer's tag.
@@ -180,6 +196,17 @@ pub fn unlock(tag: Tag, mode: Mode) {
     unsafe { pg_sys::LockRelease(&tag.0, mode.number(), false) };
 }
 
+/// The same for a lock that was taken in a savepoint which has been released since: it is the transaction's, or the savepoint's around it.
+pub fn unlock_inherited(tag: Tag, mode: Mode) {
+    // SAFETY: the resource owner is put back; releasing a lock raises no error.
+    unsafe {
+        let owner = pg_sys::CurrentResourceOwner;
+        pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;
+        unlock(tag, mode);
+        pg_sys::CurrentResourceOwner = owner;
+    }
+}
+
 /// The lock for a grant that does not wait in line: it waits while transactions that wrote under the lease are
 /// committing, and gives false while one holds take-overs up for longer.
 ///
@@ -206,6 +233,53 @@ pub fn lock_for_end(name: NameHash) -> Result<()> {
     lock(Tag::lease(name), Mode::Exclusive)?;
     unlock(Tag::hold(name), Mode::Exclusive);
     Ok(())
+}
+
+/// Waits until nobody keeps take-overs waiting any more.
+pub fn wait_for_hold(name: NameHash) -> Result<()> {
+    lock(Tag::hold(name), Mode::Exclusive)?;
+    unlock(Tag::hold(name), Mode::Exclusive);
+    Ok(())
+}
+
+/// Does anybody have the lock, or wait for it?
+pub fn is_wanted(tag: Tag) -> bool {
+    // SAFETY: looks up the shared lock table; the tag outlives the call.
+    unsafe { pg_sys::LockWaiterCount(&tag.0) > 0 }
+}
+
+/// Takes a lock that the session keeps, whatever becomes of the transaction; false if somebody has it.
+pub fn keep(tag: Tag) -> bool {
+    // SAFETY: the tag outlives the call.
+    let result = unsafe { pg_sys::LockAcquire(&tag.0, Mode::Exclusive.number(), true, true) };
+    result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
+}
+
+/// Does this session keep it?
+pub fn is_kept(tag: Tag) -> bool {
+    // SAFETY: looks up this process's own table of locks; the tag outlives the call.
+    unsafe { pg_sys::LockHeldByMe(&tag.0, Mode::Exclusive.number()) }
+}
+
+pub fn let_go(tag: Tag) {
+    if is_kept(tag) {
+        // SAFETY: the tag outlives the call.
+        unsafe { pg_sys::LockRelease(&tag.0, Mode::Exclusive.number(), true) };
+    }
+}
+
+/// Sets the latch of the session that has the lock exclusively.
+pub fn wake_holder(tag: Tag) {
+    // SAFETY: the list, in the current memory context, ends with an invalid entry. The entries of the array of processes stay where they
+    // are, and a latch that is set without need does no harm.
+    unsafe {
+        let mut count = 0;
+        let mode = Mode::Exclusive.number();
+        let holders = pg_sys::GetLockConflicts(&tag.0, mode, &mut count);
+        for i in 0..count as usize {
+            pg::wake(&*holders.add(i));
+        }
+    }
 }
 
 /// Shows that this transaction writes under a token of the lease.
@@ -270,6 +344,45 @@ pub fn writers() -> Vec<Writer> {
             Writer { mark, token, pid: (lock.pid != 0).then_some(lock.pid) }
         })
         .collect()
+}
+
+/// Who stands in line for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    lock: u64,
+    pub pid: i32,
+    /// None for the head of the line.
+    pub since: Option<Timestamp>,
+}
+
+impl Waiter {
+    pub fn is_for(&self, name: NameHash) -> bool {
+        self.lock == name.lock
+    }
+}
+
+/// All waiters of this database, each line in its order.
+pub fn waiters() -> Vec<Waiter> {
+    // SAFETY: as in `writers`.
+    let locks = unsafe {
+        let data = pg_sys::GetLockStatusData();
+        std::slice::from_raw_parts((*data).locks, (*data).nelements as usize)
+    };
+    let mut waiters: Vec<Waiter> = locks
+        .iter()
+        .filter(|lock| {
+            purpose(&lock.locktag) == Some(Purpose::Queue as u16)
+                && lock.locktag.locktag_field1 == database()
+        })
+        .map(|lock| Waiter {
+            lock: (u64::from(lock.locktag.locktag_field2) << 32)
+                | u64::from(lock.locktag.locktag_field3),
+            pid: lock.pid,
+            since: (lock.holdMask == 0).then_some(lock.waitStart),
+        })
+        .collect();
+    waiters.sort_by_key(|waiter| (waiter.lock, waiter.since));
+    waiters
 }
 
 /// Tells transactions apart, also prepared ones, whose pid is zero.

@@ -4,6 +4,7 @@ use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 
 /// A week: longer than any batch, short enough that a forgotten holder is found.
 static MAX_TTL: GucSetting<i32> = GucSetting::<i32>::new(7 * 24 * 3600 * 1000);
+static NOTIFY: GucSetting<bool> = GucSetting::<bool>::new(false);
 static STRICT_EXPIRY: GucSetting<bool> = GucSetting::<bool>::new(false);
 
 pub fn max_ttl_ms() -> i32 {
@@ -12,6 +13,10 @@ pub fn max_ttl_ms() -> i32 {
 
 pub fn strict_expiry() -> bool {
     STRICT_EXPIRY.get()
+}
+
+pub fn notify() -> bool {
+    NOTIFY.get()
 }
 
 pub fn define() {
@@ -24,6 +29,14 @@ pub fn define() {
         i32::MAX,
         GucContext::Suset,
         GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_bool_guc(
+        c"lock_ext.notify",
+        c"Sends a notification on channel lock_ext for what this session makes of a lease.",
+        c"",
+        &NOTIFY,
+        GucContext::Userset,
+        GucFlags::default(),
     );
     GucRegistry::define_bool_guc(
         c"lock_ext.strict_expiry",

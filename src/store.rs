@@ -5,13 +5,13 @@ use crate::known::Spec;
 use crate::policy::Lease;
 use crate::referee::NameHash;
 use crate::table::{self, Busy, Key, Table, Tuple, Value, Version};
-use crate::types::{Label, Text, Timestamp, Token, Ttl};
-use crate::{catalog, pg, text};
+use crate::types::{INFINITY, Label, Text, Timestamp, Token, Ttl};
+use crate::{catalog, pg, tenure, text};
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString};
 
-const COLUMNS: usize = 12;
-const ALL: [i32; COLUMNS] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+const COLUMNS: usize = 15;
+const ALL: [i32; COLUMNS] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
 /// The columns of the install script, counted from 1.
 mod column {
@@ -27,6 +27,9 @@ mod column {
     pub const RELEASED_AT: i32 = 10;
     pub const COMPLETED_UNTIL: i32 = 11;
     pub const REQUEST: i32 = 12;
+    pub const NOT_BEFORE: i32 = 13;
+    pub const PAUSE: i32 = 14;
+    pub const SESSION_PID: i32 = 15;
 }
 
 /// The types of the install script.
@@ -43,6 +46,9 @@ const TYPES: [pg_sys::Oid; COLUMNS] = [
     pg_sys::TIMESTAMPTZOID,
     pg_sys::TIMESTAMPTZOID,
     pg_sys::UUIDOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::INTERVALOID,
+    pg_sys::INT4OID,
 ];
 
 const TABLE: Spec =
@@ -108,10 +114,18 @@ impl Row {
 
     /// Since when, or from when on, nobody has a use for it.
     pub fn idle_since(&self) -> Timestamp {
-        self.lease
-            .expires_at
-            .or(self.lease.completed_until.max(self.released_at))
-            .unwrap_or_default()
+        let ended = self.lease.completed_until.max(self.released_at);
+        self.lease.expires_at.or(ended).unwrap_or(self.acquired_at)
+    }
+
+    /// Was it bound to a session that has ended? Then nobody knows since when.
+    pub fn is_lost(&self) -> bool {
+        self.lease.expires_at.is_none() && self.released_at.is_none()
+    }
+
+    /// Was the last grant ended by its holder, or by force?
+    pub fn was_ended(&self) -> bool {
+        self.released_at.is_some()
     }
 
     /// Did this transaction write it? Then nobody else can change it before the transaction ends.
@@ -124,9 +138,18 @@ pub struct Grant<'a> {
     pub name: Label<'a>,
     pub holder: Label<'a>,
     pub token: Token,
-    pub ttl: Ttl,
+    pub term: Term,
     pub now: Timestamp,
     pub request: Option<[u8; 16]>,
+}
+
+/// How long a grant lasts.
+#[derive(Clone, Copy)]
+pub enum Term {
+    /// A time to live, and for how long nobody else is granted the lease whatever happens, and after a loss.
+    Timed { ttl: Ttl, min_hold: i64, pause: i64 },
+    /// As long as the session.
+    Session,
 }
 
 impl Leases {
@@ -147,6 +170,11 @@ impl Leases {
         self.0.close();
     }
 
+    /// The same, and gives the table's lock back, unless the transaction had it before: for who has only looked.
+    pub fn give_back(self) {
+        self.0.give_back();
+    }
+
     pub fn find(&self, name: Label, hash: NameHash) -> Found {
         self.found(self.0.find_near(Key::Name(name.bytes()), hash.lock))
     }
@@ -160,6 +188,7 @@ impl Leases {
     /// Is the row still as it was seen, and nobody changing it? Only in the transaction, and the savepoint, that saw it.
     pub fn is_unchanged(&self, seen: &Sighting) -> bool {
         self.0.has(&seen.version)
+            && (seen.lease.session.is_none() || tenure::is_alive(seen.lease.token))
     }
 
     fn found(&self, found: table::Found) -> Found {
@@ -189,14 +218,21 @@ impl Leases {
         let columns: [Value; COLUMNS] = self.0.columns(&tuple);
         let at = |number: i32| columns[number as usize - 1];
         let int = |number: i32| at(number).map(|datum| datum.value() as i64);
+        let token = Token(int(column::TOKEN).unwrap_or_default());
+        let session = int(column::SESSION_PID).map(|pid| pid as i32);
+        // With its session a grant is gone.
+        let is_there = session.is_none_or(|_| tenure::is_alive(token));
         let row = Row {
             lease: Lease {
-                token: Token(int(column::TOKEN).unwrap_or_default()),
+                token,
                 ttl: Ttl::granted(at(column::TTL).map_or(0, pg::interval_micros)),
                 renewed_at: int(column::RENEWED_AT).unwrap_or_default(),
-                expires_at: int(column::EXPIRES_AT),
+                expires_at: int(column::EXPIRES_AT).filter(|_| is_there),
                 completed_until: int(column::COMPLETED_UNTIL),
                 request: at(column::REQUEST).map(pg::uuid),
+                not_before: int(column::NOT_BEFORE),
+                pause: at(column::PAUSE).map_or(0, pg::interval_micros),
+                session: session.filter(|_| is_there),
             },
             grants: int(column::GRANTS).unwrap_or_default(),
             acquired_at: int(column::ACQUIRED_AT).unwrap_or_default(),
@@ -210,7 +246,14 @@ impl Leases {
     /// Writes a new grant over the row, or the first one of a name.
     pub fn grant(&self, row: Option<&Row>, grant: &Grant) {
         let mut role = catalog::current_role_name();
-        let mut ttl = pg_sys::Interval { time: grant.ttl.micros(), day: 0, month: 0 };
+        let interval = |micros| pg_sys::Interval { time: micros, day: 0, month: 0 };
+        let (ttl, expires_at, min_hold, pause) = match grant.term {
+            Term::Timed { ttl, min_hold, pause } => {
+                (ttl.micros(), ttl.from(grant.now), min_hold, pause)
+            }
+            Term::Session => (0, INFINITY, 0, 0),
+        };
+        let (mut ttl, mut pause_length) = (interval(ttl), interval(pause));
         let mut request = grant.request;
         let values: [Value; COLUMNS] = [
             Some(grant.token.0.into()),
@@ -221,10 +264,13 @@ impl Leases {
             Some((&raw mut role).into()),
             Some(text::text(grant.name.bytes())),
             Some(text::text(grant.holder.bytes())),
-            Some(grant.ttl.from(grant.now).into()),
+            Some(expires_at.into()),
             None,
             None,
             request.as_mut().map(|bytes| pg_sys::Datum::from(bytes.as_mut_ptr())),
+            (min_hold > 0).then(|| grant.now.saturating_add(min_hold).into()),
+            (pause > 0).then_some((&raw mut pause_length).into()),
+            matches!(grant.term, Term::Session).then(|| (std::process::id() as i32).into()),
         ];
         match row {
             Some(row) => self.0.update(&row.tuple, ALL, values),
@@ -237,6 +283,21 @@ impl Leases {
             &row.tuple,
             [column::RENEWED_AT, column::EXPIRES_AT],
             [Some(renewed_at.into()), Some(expires_at.into())],
+        );
+    }
+
+    /// The clock has been stepped back: what was set by it moves with it.
+    pub fn step_back(
+        &self,
+        row: &Row,
+        now: Timestamp,
+        expires_at: Timestamp,
+        not_before: Option<Timestamp>,
+    ) {
+        self.0.update(
+            &row.tuple,
+            [column::RENEWED_AT, column::EXPIRES_AT, column::NOT_BEFORE],
+            [Some(now.into()), Some(expires_at.into()), not_before.map(Into::into)],
         );
     }
 

@@ -102,6 +102,14 @@ impl Table {
         Ok(Table { relation, index, key: spec.key, root: Cell::new(None) })
     }
 
+    /// Closes it and gives its lock back.
+    pub fn give_back(self) {
+        // SAFETY: opened by us with this lock, by `open`.
+        unsafe {
+            pg_sys::table_close(self.relation, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
+        }
+    }
+
     pub fn close(self) {
         // SAFETY: opened by us; the lock is kept.
         unsafe { pg_sys::table_close(self.relation, pg_sys::NoLock as pg_sys::LOCKMODE) };
@@ -332,7 +340,7 @@ impl Table {
             }
             pg_sys::index_endscan(scan);
             pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+            pg_sys::index_close(index, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         }
     }
 

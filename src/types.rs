@@ -23,6 +23,9 @@ pub const MAX_TOKEN: i64 = (1 << 53) - 1;
 /// Microseconds since 2000-01-01 00:00 UTC, as PostgreSQL keeps a `timestamptz`.
 pub type Timestamp = i64;
 
+/// `'infinity'::timestamptz`.
+pub const INFINITY: Timestamp = Timestamp::MAX;
+
 /// A `text` in the bytes of the database's encoding, whatever that encoding is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text(pub Vec<u8>);

@@ -1,6 +1,6 @@
 -- Rights. The schema may be used, since the functions in SQL name what is in it; its tables have no rights for anybody.
 GRANT USAGE ON SCHEMA lock_ext TO PUBLIC;
-GRANT SELECT ON lease_status, lease_writer, fence_status, fence_observed TO PUBLIC;
+GRANT SELECT ON lease_status, lease_session, lease_waiter, lease_writer, fence_status, fence_observed TO PUBLIC;
 
 -- Administration: to be granted to whom it is for.
 REVOKE ALL ON FUNCTION lease_evict(text) FROM PUBLIC;
@@ -26,6 +26,9 @@ COMMENT ON COLUMN lock_ext.lease.expires_at IS 'when the grant expires; null: no
 COMMENT ON COLUMN lock_ext.lease.released_at IS 'when it was released, completed or ended by force; null: it is granted';
 COMMENT ON COLUMN lock_ext.lease.completed_until IS 'nobody is granted the lease before';
 COMMENT ON COLUMN lock_ext.lease.request IS 'request that the grant answered';
+COMMENT ON COLUMN lock_ext.lease.not_before IS 'minimum hold: nobody else is granted the lease before, even after a release; null: none';
+COMMENT ON COLUMN lock_ext.lease.pause IS 'for how long after an expiry, or an end by force, nobody is granted the lease; null: none';
+COMMENT ON COLUMN lock_ext.lease.session_pid IS 'process id of the session that the grant is bound to; null: it has a time to live';
 COMMENT ON SEQUENCE lock_ext.lease_token_seq IS 'fencing tokens, of all names together';
 
 COMMENT ON TABLE lock_ext.lease_checkpoint IS 'progress saved under a lease; the row of the highest token counts';
@@ -44,16 +47,20 @@ COMMENT ON COLUMN lock_ext.observed_token.token IS 'the highest one';
 COMMENT ON COLUMN lock_ext.observed_token.observed_at IS 'when it was seen first';
 COMMENT ON COLUMN lock_ext.observed_token.resource IS 'name of the resource, compared byte for byte';
 
-COMMENT ON FUNCTION lease_acquire(text, text, interval, interval, uuid) IS
-'Acquires a lease: gives the fencing token of a new grant, or NULL if somebody else holds the lease, it is completed, or another transaction is acquiring it.
-name, holder: 1 to 1024 bytes; the holder is a text for people. ttl: time to live, 1 ms to lock_ext.max_ttl, no months. wait: zero; more is not supported yet (0A000).
-request: an identity of this call; repeated after a lost answer it gives the same token again while that grant is current. NULL: none. Every other NULL is an error (22004).
+COMMENT ON FUNCTION lease_acquire(text, text, interval, interval, uuid, interval, interval) IS
+'Acquires a lease: gives the fencing token of a new grant, or NULL if somebody else holds the lease or is before us in line, it is completed, or the wait ran out.
+name, holder: 1 to 1024 bytes; the holder is a text for people. ttl: time to live, 1 ms to lock_ext.max_ttl, no months. wait: how long to stand in line, first come first served; zero asks once.
+request: an identity of this call; repeated after a lost answer it gives the same token again while that grant is current. NULL: none. min_hold: nobody else is granted the lease before that time is over, even after a release. pause: nobody is granted it for that long after it expired or was ended by force. Every other NULL is an error (22004).
 The grant counts from its commit, which is synchronous. In an open transaction others are refused the lease until that ends.
-Errors: 22004, 22023, 22001, 25006, 0A000. Locks: a refusal takes none; a grant waits for transactions that wrote under the lease and are just committing.';
+Errors: 22004, 22023, 22001, 25006; while waiting 55P03 (lock_timeout), 57014, 40P01, as for any lock wait. Locks: a refusal takes none; a grant waits for transactions that wrote under the lease and are just committing; a wait is one for the lock of the line.';
 
-COMMENT ON FUNCTION lease_elect(text, text, interval, bigint) IS
+COMMENT ON FUNCTION lease_acquire_session(text, text, interval) IS
+'Acquires a lease that lasts as long as the session: no time to live, no heartbeat. It ends when the session does, for whatever reason, or with DISCARD ALL or pg_advisory_unlock_all; from then on its token is refused. Only its own session may release it (55000). Not for transaction poolers.
+Arguments, NULL, errors and locks as for lease_acquire.';
+
+COMMENT ON FUNCTION lease_elect(text, text, interval, bigint, interval, interval) IS
 'One call for a leader''s heartbeat, whoever calls: with the current token it extends the lease and gives the token back; without, with another or with NULL it acquires the lease or gives NULL: not the leader.
-Arguments, errors and locks as for lease_acquire and lease_extend.';
+Arguments, errors and locks as for lease_acquire and lease_extend; never waits in line. 22023 for a lease that is bound to a session.';
 
 COMMENT ON FUNCTION lease_extend(text, bigint) IS
 'Extends a lease by the time to live of its grant: gives the new expiry, now plus that time, or NULL: the lease is lost (superseded, released, completed, expired, never granted).
@@ -149,6 +156,21 @@ COMMENT ON COLUMN lease_status.grants IS 'how often it was granted';
 COMMENT ON COLUMN lease_status.waiters IS 'number of sessions that wait in line for it';
 COMMENT ON COLUMN lease_status.writers IS 'number of open transactions that have written under it';
 
+COMMENT ON VIEW lease_waiter IS 'sessions that wait in line for a lease; which leases as in lease_status';
+COMMENT ON COLUMN lease_waiter.name IS 'name of the lease';
+COMMENT ON COLUMN lease_waiter.pid IS 'process id of the session';
+COMMENT ON COLUMN lease_waiter.place IS 'place in line, 1 for the head, who is granted the lease next';
+COMMENT ON COLUMN lease_waiter.since IS 'since when it waits; for the head of the line since its statement began';
+
+COMMENT ON VIEW lease_session IS 'leases that are bound to a session, with what that session does; which leases as in lease_status';
+COMMENT ON COLUMN lease_session.name IS 'name of the lease';
+COMMENT ON COLUMN lease_session.holder IS 'text that the holder gave';
+COMMENT ON COLUMN lease_session.token IS 'fencing token of the grant';
+COMMENT ON COLUMN lease_session.pid IS 'process id of the session, for pg_terminate_backend';
+COMMENT ON COLUMN lease_session.client_addr IS 'address of its client; null for a local one, or if the caller may not see it';
+COMMENT ON COLUMN lease_session.state IS 'what the session does, as in pg_stat_activity';
+COMMENT ON COLUMN lease_session.idle_since IS 'since when it is idle; null if it is not';
+
 COMMENT ON VIEW lease_writer IS 'open transactions that have written under a lease; which leases as in lease_status';
 COMMENT ON COLUMN lease_writer.name IS 'name of the lease';
 COMMENT ON COLUMN lease_writer.pid IS 'process id of the session; null for a prepared transaction';
@@ -172,6 +194,7 @@ COMMENT ON COLUMN fence_observed.observed_at IS 'when that was';
 COMMENT ON FUNCTION lock_ext.observed() IS 'rows of fence_observed';
 COMMENT ON FUNCTION lock_ext.status() IS 'rows of lease_status';
 COMMENT ON FUNCTION lock_ext.writers() IS 'rows of lease_writer';
+COMMENT ON FUNCTION lock_ext.waiters() IS 'rows of lease_waiter';
 COMMENT ON FUNCTION lock_ext.attach_statements(oid, text, oid, text, text, text) IS 'statements that fence_attach executes';
 COMMENT ON FUNCTION lock_ext.detach_statements(oid, oid) IS 'statements that fence_detach executes';
 COMMENT ON FUNCTION lock_ext.trigger_arguments(bytea) IS 'arguments of a trigger, as fence_status shows them';

@@ -16,6 +16,9 @@ CREATE TABLE lock_ext.lease (
     released_at     timestamptz,
     completed_until timestamptz,
     request         uuid,
+    not_before      timestamptz,
+    pause           interval,
+    session_pid     integer,
     CONSTRAINT lease_pkey PRIMARY KEY (name)
 ) USING heap WITH (
     fillfactor = 50,

@@ -8,12 +8,29 @@ CREATE VIEW lease_status AS
            s.expires_at,
            s.remaining,
            s.ttl,
-           NULL::integer AS session_pid,
+           s.session_pid,
            s.completed_until,
            s.grants,
-           0::bigint AS waiters,
+           s.waiters,
            s.writers
       FROM lock_ext.status() AS s;
+
+CREATE VIEW lease_waiter AS
+    SELECT w.name, w.pid, w.place, w.since
+      FROM lock_ext.waiters() AS w
+     ORDER BY w.name, w.place;
+
+CREATE VIEW lease_session AS
+    SELECT s.name,
+           s.holder,
+           s.token,
+           s.session_pid AS pid,
+           a.client_addr,
+           a.state,
+           CASE WHEN pg_catalog.starts_with(a.state, 'idle') THEN a.state_change END AS idle_since
+      FROM lock_ext.status() AS s
+      LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) s.session_pid
+     WHERE s.session_pid IS NOT NULL;
 
 CREATE VIEW lease_writer AS
     SELECT w.name,

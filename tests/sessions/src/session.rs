@@ -151,6 +151,30 @@ impl Session {
         .await
     }
 
+    /// Stands in line for at most `wait`.
+    pub async fn acq_wait(
+        &self,
+        name: &str,
+        holder: &str,
+        ttl: &str,
+        wait: &str,
+    ) -> Answer<Option<i64>> {
+        self.one(
+            "SELECT lease_acquire($1, $2, $3::text::interval, wait => $4::text::interval)",
+            &[&name, &holder, &ttl, &wait],
+        )
+        .await
+    }
+
+    /// Acquires a lease that is bound to this session.
+    pub async fn sacq(&self, name: &str, holder: &str, wait: &str) -> Answer<Option<i64>> {
+        self.one(
+            "SELECT lease_acquire_session($1, $2, wait => $3::text::interval)",
+            &[&name, &holder, &wait],
+        )
+        .await
+    }
+
     pub async fn ext(&self, name: &str, token: i64, ttl: &str) -> Answer<Option<Expiry>> {
         self.one("SELECT lease_extend($1, $2, $3::text::interval)", &[&name, &token, &ttl]).await
     }

@@ -1,8 +1,9 @@
 //! One binary, so that the server's template database is prepared once. The modules:
 //!
-//! * `cases`: the scenarios H01 to H38, by their numbers;
+//! * `cases`: the scenarios H01 to H41, by their numbers;
 //! * `fences`: every way in which a row is changed, on every kind of table;
 //! * `races`: what must hold when sessions act at the same time, one promise a test;
+//! * `line`: waiting in line, leases that end with their session, what holds a grant back;
 //! * `readme`: the transcripts of README.md;
 //! * `wire`: every error by the fields that a driver sees;
 //! * `calls`: the smaller promises of single functions;
@@ -14,6 +15,7 @@ mod cases;
 mod checker;
 mod fences;
 mod histories;
+mod line;
 mod model;
 mod races;
 mod readme;

@@ -4,10 +4,14 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use lock_ext_sessions::Db;
+
 const PROMPTS: [&str; 2] = ["=# ", "=*# "];
 
-#[test]
-fn readme_transcripts_are_what_psql_prints() {
+#[tokio::test]
+async fn readme_transcripts_are_what_psql_prints() {
+    // Its database is another one, but not while a test that is alone does something to the whole server.
+    let _place = Db::bare().await;
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let text = std::fs::read_to_string(readme).expect("README.md is there");
     let steps = transcript(&text);

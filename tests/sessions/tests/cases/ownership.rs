@@ -80,7 +80,7 @@ fn code<T>(answer: &Result<T, PgError>) -> &str {
     answer.as_ref().err().map_or("no error", |error| &error.code)
 }
 
-/// Left out: B waiting in `lease_acquire` itself; it asks again instead.
+/// B asks again and again. (Waiting instead: `waiting`.)
 #[tokio::test]
 async fn h02_a_killed_holders_lease_ends_by_itself() {
     let db = Db::fresh().await;
@@ -131,22 +131,6 @@ async fn h02_no_lease_lives_for_ever_by_mistake() {
         .await
         .refused("22004");
     assert_eq!(a.expiry("migrate").await, expiry);
-}
-
-#[tokio::test]
-async fn h02_a_wait_is_refused_for_now() {
-    let db = Db::fresh().await;
-    let a = db.session().await;
-    a.exec("SELECT lease_acquire('migrate', 'A', '60 s', wait => '1 s')", &[])
-        .await
-        .refused("0A000");
-    assert_eq!(a.info("migrate").await, None, "a refused call is not a holder");
-    a.exec("SELECT lease_acquire('migrate', 'A', '60 s', wait => NULL)", &[])
-        .await
-        .refused("22004");
-    let t: Option<i64> =
-        a.one("SELECT lease_acquire('migrate', 'A', '60 s', wait => '0')", &[]).await.unwrap();
-    assert!(t.is_some());
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lock_ext_sessions::{Asked, Db, PgError, Refused, STALE, Session, Way};
 
-/// Left out: B waiting in its `lease_acquire`; the release lets it in at once.
+/// Without a wait: the release lets B in at once. (With one: `waiting`, as for the others here.)
 #[tokio::test]
 async fn h09_work_that_is_not_committed_at_the_release_never_counts() {
     for way in Way::ALL {
@@ -73,7 +73,6 @@ async fn h09_acquire_work_and_release_in_one_transaction() {
     }
 }
 
-/// Left out: B waiting for a second; it is granted at once.
 #[tokio::test]
 async fn h10_a_grant_goes_with_its_savepoint() {
     let db = Db::fresh().await;
@@ -187,7 +186,6 @@ async fn h12_a_heartbeat_beside_a_long_fenced_transaction() {
     }
 }
 
-/// Left out: waiting for each other, with its time limit and its deadlock.
 #[tokio::test]
 async fn h13_opposite_orders_end_in_null_and_nobody_waits() {
     let db = Db::fresh().await;
@@ -247,7 +245,6 @@ async fn h13_many_extended_in_opposite_orders_do_not_deadlock() {
     }
 }
 
-/// Left out: the same with a session-bound lease.
 #[tokio::test]
 async fn h34_a_release_after_a_failed_transaction_works() {
     let db = Db::fresh().await;

@@ -4,7 +4,7 @@
 //!
 //! `CHECKER_SECONDS=n` runs each for so long, `CHECKER_SEED=n` with the same dice. The server needs `wal_level = logical`.
 
-mod dice;
+pub mod dice;
 mod log;
 mod node;
 mod walk;
