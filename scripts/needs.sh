@@ -21,7 +21,7 @@ if [ -z "${PG_CONFIG:-}" ]; then
 fi
 case ${1:-} in
     '') ;;
-    --test) packages+=(faketime) ;;
+    --test) packages+=(faketime iproute2) ;;
     --bench) packages+=(valgrind) ;;
     *) die "usage: needs.sh [--test|--bench]" ;;
 esac

@@ -8,7 +8,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-stages=(fmt lint scripts in_backend install golden sessions)
+stages=(fmt lint scripts in_backend install golden sessions network)
 
 pg_config=$(find_pg_config) || die "pg_config not found; run scripts/needs.sh"
 label=$(pg_label "$pg_config")
@@ -84,6 +84,15 @@ golden() {
 # Many real clients, among them stopped and killed ones. Commits are read back in their order by logical decoding.
 sessions() {
     LOCK_EXT_PGOPTS='wal_level = logical' scripts/with-cluster.sh cargo test --package lock_ext_sessions --release -- --test-threads=8
+}
+
+# What a connection that is taken down does; needs network namespaces.
+network() {
+    if is_root && command -v ip >/dev/null && ip netns list >/dev/null 2>&1; then
+        scripts/cut_off.sh
+    else
+        echo "no network namespaces here (root, iproute2), left out"
+    fi
 }
 
 if [ $# -eq 0 ]; then
