@@ -96,10 +96,8 @@ fn lease_elect(
 ) -> Option<i64> {
     or_raise((|| {
         pg::refuse_read_only("lease_elect")?;
-        let name_and_holder = request(&name, &holder, || Ok(Term::Session), None)?;
-        let ttl = Ttl::new(ttl)?;
-        let request = lease::Request { term: timed(ttl, min_hold, pause)?, ..name_and_holder };
-        Ok(lease::elect(&request, ttl, token.map(Token), when(fcinfo))?.map(|token| token.0))
+        let request = request(&name, &holder, || timed(Ttl::new(ttl)?, min_hold, pause), None)?;
+        Ok(lease::elect(&request, token.map(Token), when(fcinfo))?.map(|token| token.0))
     })())
 }
 

@@ -434,16 +434,27 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
                     } else {
                         expires_at
                     };
-                    if row.lease.expires_at.is_some_and(|before| expires_at < before) {
-                        line::wake_at_commit(entry.hash);
-                    }
-                    leases.set_expiry(row, at.max(row.lease.renewed_at), expires_at);
+                    extend(leases, entry.hash, row, at.max(row.lease.renewed_at), expires_at);
                 })
             } else {
                 settle_write(leases, name, entry.hash, entry.token, entry.seen)
             }
         }
     }
+}
+
+/// Writes the expiry of a grant. Who waits for it slept until the one before, so a shorter one wakes him.
+pub fn extend(
+    leases: &Leases,
+    hash: NameHash,
+    row: &Row,
+    renewed_at: Timestamp,
+    expires_at: Timestamp,
+) {
+    if row.lease.expires_at.is_some_and(|before| expires_at < before) {
+        line::wake_at_commit(hash);
+    }
+    leases.set_expiry(row, renewed_at, expires_at);
 }
 
 /// Writes the end of a grant, and lets everybody know when it is committed.

@@ -172,13 +172,8 @@ fn grant(
 }
 
 /// With the current token the heartbeat of its holder, else a try to become it.
-pub fn elect(
-    request: &Request,
-    ttl: Ttl,
-    token: Option<Token>,
-    when: When,
-) -> Result<Option<Token>> {
-    if let Some(token) = token
+pub fn elect(request: &Request, token: Option<Token>, when: When) -> Result<Option<Token>> {
+    if let (Some(token), Term::Timed { ttl, .. }) = (token, request.term)
         && extend(request.name, token, Some(ttl), when)?.is_some()
     {
         return Ok(Some(token));
@@ -337,12 +332,7 @@ fn change<T>(
 
 fn write(leases: &Leases, name: Label, hash: NameHash, token: Token, row: &Row, what: Pending) {
     match what {
-        Pending::Extend { at, expires_at } => {
-            if row.lease.expires_at.is_some_and(|before| expires_at < before) {
-                line::wake_at_commit(hash);
-            }
-            leases.set_expiry(row, at, expires_at);
-        }
+        Pending::Extend { at, expires_at } => fence::extend(leases, hash, row, at, expires_at),
         Pending::End { at, completed_until, event } => {
             fence::end(leases, name, hash, row, at, completed_until, event);
             fence::settled(name, hash, token);

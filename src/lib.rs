@@ -24,7 +24,7 @@
 //! | `referee` | lock tags and modes: PostgreSQL's lock manager | the server |
 //! | `token` | where fencing tokens come from | `sequence` |
 //! | `types`, `error`, `settings` | values that are checked once, the list of errors, settings | `pg`, `text` |
-//! | `catalog`, `sequence`, `text`, `pg` | the rest of the server, behind safe signatures | the server |
+//! | `catalog`, `sequence`, `text`, `wait`, `pg` | the rest of the server, behind safe signatures | the server |
 //!
 //! # The locking protocol
 //!
@@ -86,6 +86,7 @@ mod trigger;
 mod types;
 #[forbid(unsafe_code)]
 mod update;
+mod wait;
 
 use pgrx::prelude::*;
 

@@ -5,9 +5,10 @@
 //! Every way out of a wait, whether by an answer or an error, leaves the lock, so that the next one is the head.
 
 use crate::error::Result;
-use crate::pg::{self, Deadline};
+use crate::pg;
 use crate::referee::{self, Mode, NameHash, Tag};
 use crate::types::{Timestamp, Token};
+use crate::wait::{self, Deadline};
 use pgrx::pg_sys::TransactionId;
 use std::cell::RefCell;
 use std::time::Duration;
@@ -43,28 +44,28 @@ pub fn stand<T>(
 ) -> Result<Option<T>> {
     let tag = Tag::queue(name);
     let deadline = Deadline::after(wait);
-    if !pg::within(&deadline, || referee::lock(tag, Mode::Exclusive))? {
+    if !wait::within(&deadline, || referee::lock(tag, Mode::Exclusive))? {
         return Ok(None);
     }
     let answer = loop {
         // What is sent from here on is not slept through.
-        pg::expect_wake_up();
-        pg::check_client();
+        wait::expect_wake_up();
+        wait::check_client();
         let found = look()?;
         match found {
             Look::Granted(granted) => break Some(granted),
             Look::Never => break None,
             _ if deadline.has_passed()? => break None,
             // These two are lock waits, so that a deadlock is found.
-            Look::Contested(by) => pg::within(&deadline, || {
+            Look::Contested(by) => wait::within(&deadline, || {
                 pg::wait_for_end(by);
                 Ok(())
             })
             .map(drop)?,
-            Look::HeldUp => pg::within(&deadline, || referee::wait_for_hold(name)).map(drop)?,
-            Look::NotBefore(at) => drop(pg::sleep_until(at, &deadline)),
+            Look::HeldUp => wait::within(&deadline, || referee::wait_for_hold(name)).map(drop)?,
+            Look::NotBefore(at) => drop(wait::sleep_until(at, &deadline)),
             Look::Bound(token) => {
-                while !pg::sleep_until(pg::now() + SESSION_POLL, &deadline)
+                while !wait::sleep_until(pg::now() + SESSION_POLL, &deadline)
                     && referee::is_wanted(Tag::tenure(token))
                     && !deadline.has_passed()?
                 {}

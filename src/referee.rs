@@ -18,8 +18,8 @@
 //! excludes the others by itself from then on (see `table`), so a transaction may acquire any number of leases.
 
 use crate::error::{Error, Result};
-use crate::pg;
 use crate::types::{Label, Timestamp, Token};
+use crate::{pg, wait};
 use pgrx::prelude::*;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
@@ -277,7 +277,7 @@ pub fn wake_holder(tag: Tag) {
         let mode = Mode::Exclusive.number();
         let holders = pg_sys::GetLockConflicts(&tag.0, mode, &mut count);
         for i in 0..count as usize {
-            pg::wake(&*holders.add(i));
+            wait::wake(&*holders.add(i));
         }
     }
 }
