@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A client that is cut off from the network keeps its session, and the lease that is bound to it, until the server's tcp_keepalives find
-# that out. Server and client are in network namespaces of their own, whose connection is taken down.
+# A client that is cut off from the network keeps its session, and the lease that is bound to it, until the server finds that out: by
+# tcp_keepalives where nothing is on the way to the client, by tcp_user_timeout where something is that it has not acknowledged. Server and
+# client are in network namespaces of their own, whose connection is taken down.
 set -euo pipefail
 
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -36,6 +37,7 @@ unix_socket_directories = '$dir'
 tcp_keepalives_idle = 1
 tcp_keepalives_interval = 1
 tcp_keepalives_count = 2
+tcp_user_timeout = 4s
 CONF
 printf 'host all all 10.213.77.0/30 trust\n' >>"$dir/data/pg_hba.conf"
 (cd "$dir" && ip netns exec "$server" runuser -u postgres -- "$bin/pg_ctl" --pgdata "$dir/data" --log "$dir/log" -w start >/dev/null)
@@ -44,26 +46,54 @@ ask() { PGHOST=$dir PGUSER=postgres psql -qXAt -d postgres -c "$1"; }
 
 # Waits until the answer is that one.
 until_answer() { # sql answer
+    local answer
     for _ in $(seq 300); do
-        [ "$(ask "$1")" != "$2" ] || return 0
+        answer=$(ask "$1") || die "an error from: $1"
+        [ "$answer" != "$2" ] || return 0
         sleep 0.1
     done
     die "no \"$2\" to: $1"
 }
 
 ask 'CREATE EXTENSION lock_ext'
-mkfifo "$dir/in"
-ip netns exec "$client" psql -qXAt -h 10.213.77.1 -U postgres -d postgres <"$dir/in" >/dev/null 2>&1 &
-client_pid=$!
-exec 3>"$dir/in"
-echo "SELECT lease_acquire_session('importer', 'cut off');" >&3
 held="SELECT state || ' ' || (SELECT host(client_addr) FROM lease_session) FROM lease_status WHERE name = 'importer'"
-until_answer "$held" 'held 10.213.77.2'
-until_answer "SELECT state FROM lease_session" idle
+
+# A client on the other side of the cable has the lease; more SQL of it is written to descriptor 3.
+begin() {
+    rm -f "$dir/in"
+    mkfifo "$dir/in"
+    ip netns exec "$client" psql -qXAt -h 10.213.77.1 -U postgres -d postgres <"$dir/in" >/dev/null 2>&1 &
+    client_pid=$!
+    exec 3>"$dir/in"
+    echo "SELECT lease_acquire_session('importer', 'cut off');" >&3
+    until_answer "$held" 'held 10.213.77.2'
+    until_answer "SELECT state FROM lease_session" idle
+}
 
 # Nothing is told to the server.
-ip -n "$client" link set lx0 down
-[ "$(ask "$held")" = 'held 10.213.77.2' ] || die "the lease ended with the connection, not with what the server knows"
-[ "$(ask "SELECT lease_acquire_session('importer', 'next', wait => '60 s') IS NOT NULL")" = t ] || die "nobody was granted the lease"
-kill -0 "$client_pid" || die "the client has ended, so that nothing was shown"
-echo 'cut_off: the lease of a client that was cut off went to the next one'
+cut() {
+    ip -n "$client" link set lx0 down
+    [ "$(ask "$held")" = 'held 10.213.77.2' ] || die "the lease ended with the connection, not with what the server knows"
+}
+
+next_one() { # after
+    [ "$(ask "SELECT lease_acquire_session('importer', 'next', wait => '60 s') IS NOT NULL")" = t ] ||
+        die "nobody was granted the lease $1"
+    kill -0 "$client_pid" || die "the client has ended, so that nothing was shown"
+    kill "$client_pid"
+    exec 3>&-
+    ip -n "$client" link set lx0 up
+    echo "cut_off: the lease of a client that was cut off $1 went to the next one"
+}
+
+begin
+# The kernel of the client takes up to 40 ms to acknowledge the last answer, which is not to be on the way any more.
+until_answer "SELECT idle_since < clock_timestamp() - interval '1 s' FROM lease_session" t
+cut
+next_one 'while it was idle'
+
+begin
+echo "SELECT pg_sleep(2);" >&3
+until_answer "SELECT state FROM lease_session" active
+cut
+next_one 'while an answer was on its way'
