@@ -55,8 +55,10 @@ in_backend() (
 )
 
 # From here on the tests see the extension as users get it: the test build has functions of its own.
+# The scripts of earlier versions go beside it, for the tests of ALTER EXTENSION ... UPDATE.
 install() {
     scripts/install.sh
+    as_root cp tests/upgrade/lock_ext--*.sql "$("$pg_config" --sharedir)/extension/"
 }
 
 # The documented surface, compared with what psql printed before. Results and diffs are left in

@@ -54,6 +54,7 @@ fn tenure(name: &Option<Text>, token: Option<i64>) -> Result<(Label<'_>, Token)>
 }
 
 #[pg_extern(volatile, parallel_unsafe)]
+#[expect(clippy::too_many_arguments, reason = "SQL callers name them")]
 fn lease_acquire(
     name: Option<Text>,
     holder: Option<Text>,
@@ -62,12 +63,13 @@ fn lease_acquire(
     request: default!(Option<pgrx::Uuid>, "NULL"),
     min_hold: default!(Option<Interval>, "'0'"),
     pause: default!(Option<Interval>, "'0'"),
+    fcinfo: pg_sys::FunctionCallInfo,
 ) -> Option<i64> {
     or_raise((|| {
         pg::refuse_read_only("lease_acquire")?;
         let term = || timed(Ttl::new(ttl)?, min_hold, pause);
         let request = self::request(&name, &holder, term, request)?;
-        Ok(lease::acquire(&request, self::wait(wait)?)?.map(|token| token.0))
+        Ok(lease::acquire(&request, self::wait(wait)?, when(fcinfo))?.map(|token| token.0))
     })())
 }
 
@@ -76,11 +78,12 @@ fn lease_acquire_session(
     name: Option<Text>,
     holder: Option<Text>,
     wait: default!(Option<Interval>, "'0'"),
+    fcinfo: pg_sys::FunctionCallInfo,
 ) -> Option<i64> {
     or_raise((|| {
         pg::refuse_read_only("lease_acquire_session")?;
         let request = request(&name, &holder, || Ok(Term::Session), None)?;
-        Ok(lease::acquire(&request, self::wait(wait)?)?.map(|token| token.0))
+        Ok(lease::acquire(&request, self::wait(wait)?, when(fcinfo))?.map(|token| token.0))
     })())
 }
 

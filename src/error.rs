@@ -147,8 +147,8 @@ pub enum Error {
     NotInstalled,
     #[error("text is not valid in any encoding that lock_ext can name an object in")]
     NotText,
-    #[error("the sequence of fencing tokens gives {given}, which is not above {last}")]
-    SequenceBehind { given: Token, last: Token },
+    #[error("there are no more fencing tokens")]
+    TokensUsedUp,
     #[error("internal error of lock_ext: {0}")]
     Internal(&'static str),
 }
@@ -209,7 +209,7 @@ impl Error {
             Altered { .. } => Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             EvictUncommitted => Code::ERRCODE_ACTIVE_SQL_TRANSACTION,
             NotText => Code::ERRCODE_CHARACTER_NOT_IN_REPERTOIRE,
-            SequenceBehind { .. } => Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            TokensUsedUp => Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
             Internal(_) => Code::ERRCODE_INTERNAL_ERROR,
         }
     }
@@ -310,7 +310,8 @@ impl Error {
                 "Allowed are text and other character types, integers, uuid, boolean, enums, and domains over them.".into()
             }
             OtherSession { pid, .. } => format!("It belongs to the session of process {pid}."),
-            FloorRange => format!("It must be at least 0 and at most {MAX_TOKEN}."),
+            FloorRange => format!("It must be at least 0 and below {MAX_TOKEN}."),
+            TokensUsedUp => format!("The last one is {MAX_TOKEN}."),
             TriggerShape { want, .. } => (*want).into(),
             NotFenceable { what, .. } => (*what).into(),
             _ => return None,
@@ -373,9 +374,7 @@ impl Error {
             NotInstalled => "Use CREATE EXTENSION lock_ext.".into(),
             Altered { .. } => "Undo what was done to it.".into(),
             EvictUncommitted => "Commit the transaction that acquired the lease first.".into(),
-            SequenceBehind { .. } => {
-                "Give lock_ext.lease_token_seq back its INCREMENT 1 and CACHE 1.".into()
-            }
+            TokensUsedUp => "Use DROP EXTENSION and CREATE EXTENSION to begin anew.".into(),
             _ => return None,
         })
     }

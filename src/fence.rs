@@ -427,14 +427,14 @@ fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
                     return Err(Error::PreparedExtension { lease: name.to_string() });
                 }
                 settle_pending(leases, entry, |row| {
-                    // A later heartbeat may have been faster.
-                    let later = row.lease.renewed_at > at;
-                    let expires_at = if later {
-                        expires_at.max(row.lease.expires_at.unwrap_or_default())
+                    // A later heartbeat may have been faster. One of the future was one before the clock was stepped back.
+                    let renewed_at = row.lease.renewed_at;
+                    let (at, expires_at) = if renewed_at > at && renewed_at <= pg::now() {
+                        (renewed_at, expires_at.max(row.lease.expires_at.unwrap_or_default()))
                     } else {
-                        expires_at
+                        (at, expires_at)
                     };
-                    extend(leases, entry.hash, row, at.max(row.lease.renewed_at), expires_at);
+                    extend(leases, entry.hash, row, at, expires_at);
                 })
             } else {
                 settle_write(leases, name, entry.hash, entry.token, entry.seen)

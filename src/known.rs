@@ -86,6 +86,18 @@ impl Spec {
     }
 }
 
+/// A sequence of ours, remembered like a table.
+pub fn sequence(name: &'static CStr) -> Option<pg_sys::Oid> {
+    let known = KNOWN.with(|known| known.borrow().iter().find(|k| k.0 == name).map(|k| k.1));
+    known.or_else(|| {
+        let oid = catalog::relation_oid(SCHEMA, name);
+        (oid != pg_sys::InvalidOid).then(|| {
+            KNOWN.with(|known| known.borrow_mut().push((name, oid, oid)));
+            oid
+        })
+    })
+}
+
 thread_local! {
     /// Table, its OID and its index's.
     static KNOWN: RefCell<Vec<(&'static CStr, pg_sys::Oid, pg_sys::Oid)>> = const { RefCell::new(Vec::new()) };

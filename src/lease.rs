@@ -5,13 +5,13 @@ use crate::error::{Error, Result};
 use crate::fence::{self, Pending};
 use crate::line::{self, Look};
 use crate::pg;
-use crate::policy::{self, Acquire};
+use crate::policy::{self, Acquire, Identity, Lease};
 use crate::referee::{self, Mode, NameHash, Tag};
 use crate::store::{Found, Grant, Leases, Row, Term};
 use crate::tenure;
 use crate::token;
 use crate::types::{Label, Timestamp, Token, Ttl};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub struct Request<'a> {
     pub name: Label<'a>,
@@ -30,31 +30,56 @@ pub enum When {
 }
 
 /// A token, or None: somebody else holds the lease, or it is completed, and that did not end within `wait`.
-pub fn acquire(request: &Request, wait: Duration) -> Result<Option<Token>> {
+pub fn acquire(request: &Request, wait: Duration, when: When) -> Result<Option<Token>> {
     let hash = referee::hash(request.name);
     let limit = pg::now().saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX));
-    match look(request, hash, limit, Place::Outside)? {
+    let may_correct = wait.is_zero() && when == When::Now;
+    match look(request, hash, limit, &mut Place::Outside { may_correct })? {
         Look::Granted(token) => return Ok(Some(token)),
         Look::Never => return Ok(None),
         _ if wait.is_zero() => return Ok(None),
         _ => {}
     }
-    line::stand(hash, wait, || look(request, hash, limit, Place::Head))
+    let mut place = Place::Head(Watch::default());
+    line::stand(hash, wait, || look(request, hash, limit, &mut place))
 }
 
 /// Where the caller stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    Outside,
-    Head,
+    Outside {
+        /// Who is refused corrects the row after a step of the clock. Not if its transaction may go on: the holder's heartbeat would wait for it.
+        may_correct: bool,
+    },
+    Head(Watch),
+}
+
+/// Since when the head of the line has seen the lease as it is, by a clock that nobody sets.
+#[derive(Default)]
+struct Watch(Option<(Identity, Instant)>);
+
+impl Watch {
+    /// Microseconds.
+    fn look(&mut self, lease: Option<&Lease>) -> i64 {
+        let seen = lease.map(Lease::identity);
+        if self.0.map(|(seen, _)| seen) != seen {
+            self.0 = seen.map(|seen| (seen, Instant::now()));
+        }
+        let watched = self.0.map_or(Duration::ZERO, |(_, since)| since.elapsed());
+        i64::try_from(watched.as_micros()).unwrap_or(i64::MAX)
+    }
 }
 
 /// Acquires the lease, or says when that could be tried again. A refusal is decided by a look at the row and costs nothing else. Only who
 /// sees the lease free takes the lock and looks again.
-fn look(request: &Request, hash: NameHash, limit: Timestamp, place: Place) -> Result<Look<Token>> {
+fn look(
+    request: &Request,
+    hash: NameHash,
+    limit: Timestamp,
+    place: &mut Place,
+) -> Result<Look<Token>> {
     let leases = Leases::open()?;
     let seen = leases.find(request.name, hash);
-    let answer = match (decide(request, hash, &seen), &seen.busy) {
+    let answer = match (decide(request, hash, &seen, place), &seen.busy) {
         // It is being ended: a prepared transaction, for one, wakes nobody when it commits.
         (Acquire::Refuse { .. } | Acquire::Completed { .. }, Some(change))
             if seen.lease().is_some_and(|lease| seen.is_contested(lease.token)) =>
@@ -66,12 +91,12 @@ fn look(request: &Request, hash: NameHash, limit: Timestamp, place: Place) -> Re
         (Acquire::Again(token), _) => again(request.name, &seen, token),
         // What another transaction is about to make of it is not known yet.
         (_, Some(change)) => Look::Contested(change.by),
-        (Acquire::Grant, _) if place == Place::Outside && line::exists(hash) => {
+        (Acquire::Grant, _) if matches!(place, Place::Outside { .. }) && line::exists(hash) => {
             Look::NotBefore(Timestamp::MIN)
         }
         _ if !referee::try_lock_for_grant(hash)? => Look::HeldUp,
         _ => {
-            let granted = grant(&leases, request, hash, limit)?;
+            let granted = grant(&leases, request, hash, limit, place)?;
             referee::unlock(Tag::lease(hash), Mode::Exclusive);
             match granted {
                 // Told without the lock: it may wait for the disk.
@@ -99,9 +124,18 @@ fn completed(until: Timestamp, limit: Timestamp) -> Look<Token> {
     if until > limit { Look::Never } else { Look::NotBefore(until) }
 }
 
-fn decide(request: &Request, hash: NameHash, found: &Found) -> Acquire {
+fn decide(request: &Request, hash: NameHash, found: &Found, place: &mut Place) -> Acquire {
     let lease = fence::in_force(request.name, hash, found.lease());
-    policy::acquire(lease.as_ref(), pg::now(), request.id)
+    let lease = lease.as_ref();
+    match place {
+        Place::Head(watch) => {
+            policy::acquire_watched(lease, pg::now(), request.id, watch.look(lease))
+        }
+        Place::Outside { may_correct } => match policy::acquire(lease, pg::now(), request.id) {
+            Acquire::StepBack { until, .. } if !*may_correct => Acquire::Refuse { until },
+            decided => decided,
+        },
+    }
 }
 
 fn again(name: Label, found: &Found, token: Token) -> Look<Token> {
@@ -117,26 +151,26 @@ fn grant(
     request: &Request,
     hash: NameHash,
     limit: Timestamp,
+    place: &mut Place,
 ) -> Result<Result<token::Drawn, Look<Token>>> {
     let found = leases.find(request.name, hash);
     if let Some(change) = &found.busy {
         return Ok(Err(Look::Contested(change.by)));
     }
-    match decide(request, hash, &found) {
+    match decide(request, hash, &found, place) {
         Acquire::Refuse { until } => Ok(Err(refused(&found, until))),
         Acquire::Completed { until } => Ok(Err(completed(until, limit))),
         Acquire::Again(token) => Ok(Err(again(request.name, &found, token))),
-        Acquire::RefuseUntil { expires_at, not_before } => {
-            // Not in a transaction that may stay open: the holder's heartbeat would wait for it.
-            if let Some(row) = found.row.as_ref().filter(|_| !pg::in_transaction_block()) {
-                leases.step_back(row, pg::now(), expires_at, not_before);
+        Acquire::StepBack { until, by } => {
+            if let Some(row) = &found.row {
+                leases.step_back(row, by);
             }
-            Ok(Err(Look::NotBefore(expires_at)))
+            Ok(Err(Look::NotBefore(until)))
         }
         Acquire::Grant => {
             let last = found.lease().map(|lease| lease.token);
             let drawn = loop {
-                let drawn = token::draw(last)?;
+                let drawn = token::draw(last, || leases.highest())?;
                 let is_bound = matches!(request.term, Term::Session);
                 // A session that was granted the number by an extension that is gone may have it still.
                 if !is_bound || tenure::begin(hash, drawn.token)? {
@@ -178,7 +212,7 @@ pub fn elect(request: &Request, token: Option<Token>, when: When) -> Result<Opti
     {
         return Ok(Some(token));
     }
-    acquire(request, Duration::ZERO)
+    acquire(request, Duration::ZERO, when)
 }
 
 /// The expiry now in force, or None: the lease is lost.

@@ -179,11 +179,15 @@ pub fn refuse_in_parallel(function: &'static str) -> Result<()> {
     if unsafe { pg_sys::IsInParallelMode() } { Err(Error::Parallel { function }) } else { Ok(()) }
 }
 
+pub fn is_standby() -> bool {
+    // SAFETY: no preconditions.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
 /// A standby's answer would be old, so there it is an error.
 pub fn refuse_on_standby(function: &'static str) -> Result<()> {
     refuse_in_parallel(function)?;
-    // SAFETY: no preconditions.
-    if unsafe { pg_sys::RecoveryInProgress() } { Err(Error::Standby { function }) } else { Ok(()) }
+    if is_standby() { Err(Error::Standby { function }) } else { Ok(()) }
 }
 
 pub fn refuse_read_only(function: &'static str) -> Result<()> {
@@ -192,10 +196,25 @@ pub fn refuse_read_only(function: &'static str) -> Result<()> {
     if unsafe { pg_sys::XactReadOnly } { Err(Error::ReadOnly { function }) } else { Ok(()) }
 }
 
-/// Lets this transaction commit synchronously, whatever `synchronous_commit` says.
+/// Lets this transaction commit synchronously, although `synchronous_commit` may be off. That it waits for no standby (`local`) is left alone.
 pub fn force_sync_commit() {
-    // SAFETY: sets a flag of the transaction.
-    unsafe { pg_sys::ForceSyncCommit() };
+    // SAFETY: sets a flag of the transaction, which counts on this server, and the setting for as long as the transaction or the savepoint lasts, for the standbys.
+    // An error is turned into a panic by the guard.
+    unsafe {
+        pg_sys::ForceSyncCommit();
+        if pg_sys::synchronous_commit == pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as c_int {
+            pg_sys::set_config_option(
+                c"synchronous_commit".as_ptr(),
+                c"on".as_ptr(),
+                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+                pg_sys::GucAction::GUC_ACTION_LOCAL,
+                true,
+                0,
+                false,
+            );
+        }
+    }
 }
 
 /// Waits until `xid` has ended, as for a row lock: with deadlock check, cancel and `lock_timeout`.
@@ -229,6 +248,12 @@ pub fn next_command() {
 
 pub fn check_for_interrupts() {
     pgrx::check_for_interrupts!();
+}
+
+/// The system identifier of the cluster, and the timeline that it writes. The control file would lag behind.
+pub fn system_and_timeline() -> (u64, u32) {
+    // SAFETY: not called during recovery, and afterwards the timeline does not change.
+    unsafe { (pg_sys::GetSystemIdentifier(), pg_sys::GetWALInsertionTimeLine()) }
 }
 
 pub fn flush_wal(up_to: pg_sys::XLogRecPtr) {

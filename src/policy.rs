@@ -14,6 +14,8 @@ pub struct Lease {
     pub renewed_at: Timestamp,
     /// None if nobody holds it: released, completed, forced.
     pub expires_at: Option<Timestamp>,
+    /// When that was.
+    pub released_at: Option<Timestamp>,
     /// Nobody is granted it before.
     pub completed_until: Option<Timestamp>,
     /// The request that the present grant answered.
@@ -25,6 +27,9 @@ pub struct Lease {
     /// The process of the session that the grant is bound to.
     pub session: Option<i32>,
 }
+
+/// What tells a grant and its last renewal, or its end, from others.
+pub type Identity = (Token, Timestamp, Option<Timestamp>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -52,9 +57,34 @@ impl Lease {
         ended.max(self.not_before.unwrap_or(Timestamp::MIN))
     }
 
+    /// When what keeps it from others was set, and when that ends by itself: an expiry with its pause, a minimum hold, a pause after an end by force. A
+    /// completion until a time that somebody named is none of these.
+    fn span(&self) -> Option<(Timestamp, Timestamp)> {
+        if self.expires_at.is_some() {
+            return self.session.is_none().then(|| (self.renewed_at, self.until()));
+        }
+        let (from, until) = (self.released_at?, self.completed_until?);
+        let is_ours = self.not_before == Some(until)
+            || self.pause > 0 && until == from.saturating_add(self.pause);
+        is_ours.then_some((from, until))
+    }
+
+    /// By how much the clock has been stepped back since.
+    fn stepped_back(&self, now: Timestamp) -> Option<(Timestamp, i64)> {
+        let (from, until) = self.span()?;
+        let by = from.saturating_sub(now);
+        (by > 0).then(|| (until.saturating_sub(by), by))
+    }
+
+    pub fn identity(&self) -> Identity {
+        (self.token, self.renewed_at, self.released_at)
+    }
+
     /// Until when nobody is granted it, once its holder has released it, or completed it until a time.
     pub fn completed_until(&self, now: Timestamp, given: Option<Timestamp>) -> Option<Timestamp> {
-        given.max(self.not_before.filter(|not_before| now < *not_before))
+        let back = self.renewed_at.saturating_sub(now).max(0);
+        let not_before = self.not_before.map(|at| at.saturating_sub(back));
+        given.max(not_before.filter(|not_before| now < *not_before))
     }
 
     /// The same, once it was ended by force.
@@ -89,11 +119,11 @@ pub enum Acquire {
     Completed {
         until: Timestamp,
     },
-    /// Refused, and the clock has been stepped back since the expiry was set: it must not keep the lease alive for longer
-    /// than its time to live again.
-    RefuseUntil {
-        expires_at: Timestamp,
-        not_before: Option<Timestamp>,
+    /// Refused until then, and the clock has been stepped back by so much since that was set: what was set has to move with it, or the lease would be kept for
+    /// longer than its time to live again.
+    StepBack {
+        until: Timestamp,
+        by: i64,
     },
 }
 
@@ -105,20 +135,36 @@ pub fn acquire(lease: Option<&Lease>, now: Timestamp, request: Option<[u8; 16]>)
         State::Free => Acquire::Grant,
         State::Expired if lease.until() <= now => Acquire::Grant,
         State::Expired => Acquire::Refuse { until: lease.until() },
-        State::Completed => {
-            Acquire::Completed { until: lease.completed_until.unwrap_or(Timestamp::MAX) }
-        }
         State::Held if request.is_some() && lease.request == request => Acquire::Again(lease.token),
-        State::Held => match lease.expires_at {
-            Some(expires_at) if now < lease.renewed_at && lease.session.is_none() => {
-                let step = lease.renewed_at.saturating_sub(now);
-                Acquire::RefuseUntil {
-                    expires_at: expires_at.saturating_sub(step),
-                    not_before: lease.not_before.map(|at| at.saturating_sub(step)),
-                }
+        State::Held | State::Completed => match (lease.stepped_back(now), lease.expires_at) {
+            (Some((until, by)), _) => Acquire::StepBack { until, by },
+            (None, Some(_)) => Acquire::Refuse { until: lease.until() },
+            (None, None) => {
+                Acquire::Completed { until: lease.completed_until.unwrap_or(Timestamp::MAX) }
             }
-            _ => Acquire::Refuse { until: lease.until() },
         },
+    }
+}
+
+/// The same for who has seen the lease in this state for `watched` microseconds of a clock that nobody sets: by then it has been kept for that long,
+/// whatever the server's clock says.
+pub fn acquire_watched(
+    lease: Option<&Lease>,
+    now: Timestamp,
+    request: Option<[u8; 16]>,
+    watched: i64,
+) -> Acquire {
+    let decided = acquire(lease, now, request);
+    let until = match decided {
+        Acquire::Refuse { until } | Acquire::StepBack { until, .. } => until,
+        _ => return decided,
+    };
+    let Some((from, end)) = lease.and_then(Lease::span) else {
+        return decided;
+    };
+    match end.saturating_sub(from).saturating_sub(watched) {
+        ..=0 => Acquire::Grant,
+        left => Acquire::Refuse { until: until.min(now.saturating_add(left)) },
     }
 }
 
@@ -181,6 +227,7 @@ mod tests {
             ttl: Ttl::granted(ttl),
             renewed_at,
             expires_at: Some(renewed_at + ttl),
+            released_at: None,
             completed_until: None,
             request: None,
             not_before: None,
@@ -279,7 +326,36 @@ mod tests {
         ) {
             let lease = held(1, renewed_at, ttl);
             let now = renewed_at - back;
-            prop_assert_eq!(acquire(Some(&lease), now, None), Acquire::RefuseUntil { expires_at: now + ttl, not_before: None });
+            prop_assert_eq!(acquire(Some(&lease), now, None), Acquire::StepBack { until: now + ttl, by: back });
+        }
+
+        #[test]
+        fn nor_does_it_keep_a_minimum_hold_or_a_pause_for_longer(
+            released_at in 0..1_000_000i64, hold in 1..1_000_000i64, pause in 1..1_000_000i64, back in 1..1_000_000i64,
+        ) {
+            let now = released_at - back;
+            let held = Lease { not_before: Some(released_at + hold), ..held(1, released_at, 1_000) };
+            prop_assert_eq!(held.completed_until(now, None), Some(now + hold));
+            let until = released_at + hold;
+            let released = Lease { released_at: Some(released_at), ..ended(1, Some(until)) };
+            prop_assert_eq!(acquire(Some(&released), now, None), Acquire::Completed { until });
+            let lease = Lease { not_before: Some(until), ..released };
+            prop_assert_eq!(acquire(Some(&lease), now, None), Acquire::StepBack { until: now + hold, by: back });
+            let lease = Lease { pause, completed_until: Some(released_at + pause), ..released };
+            prop_assert_eq!(acquire(Some(&lease), now, None), Acquire::StepBack { until: now + pause, by: back });
+        }
+
+        /// Whatever the clock does meanwhile.
+        #[test]
+        fn who_watches_a_lease_for_its_whole_length_is_granted_it(
+            renewed_at in 0..1_000_000i64, ttl in 1_000..1_000_000i64, now in -1_000_000..3_000_000i64, watched in 0..2_000_000i64,
+        ) {
+            let lease = held(1, renewed_at, ttl);
+            match acquire_watched(Some(&lease), now, None, watched) {
+                Acquire::Grant => prop_assert!(watched >= ttl || now >= renewed_at + ttl),
+                Acquire::Refuse { until } => prop_assert!(until > now && until <= now + ttl - watched),
+                other => prop_assert!(false, "{other:?}"),
+            }
         }
 
         #[test]

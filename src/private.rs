@@ -3,7 +3,7 @@
 use crate::error::{Error, Result, or_raise};
 use crate::pg;
 use crate::types::{Kind, Label, Text, Token};
-use crate::{admin, attach, fence, observe, update};
+use crate::{admin, attach, fence, observe, token, update};
 use pgrx::prelude::*;
 
 fn check<'a>(function: Option<pg_sys::Oid>, schema: &'a Option<Text>) -> attach::Check<'a> {
@@ -112,6 +112,7 @@ pub mod lock_ext {
         lease_column: Option<Text>,
     ) -> Vec<Text> {
         or_raise((|| {
+            pg::refuse_read_only("fence_attach")?;
             let wanted = attach::Wanted {
                 lease: lease.as_ref(),
                 token_column: token_column.as_ref(),
@@ -123,7 +124,10 @@ pub mod lock_ext {
 
     #[pg_extern(volatile, parallel_unsafe)]
     fn detach_statements(function: Option<pg_sys::Oid>, table: Option<pg_sys::Oid>) -> Vec<Text> {
-        or_raise(target(table).and_then(|table| attach::detach(&check(function, &None), table)))
+        or_raise((|| {
+            pg::refuse_read_only("fence_detach")?;
+            attach::detach(&check(function, &None), target(table)?)
+        })())
     }
 
     /// The arguments of a trigger, which pg_trigger keeps each with a zero byte behind it.
@@ -183,6 +187,11 @@ pub mod lock_ext {
         let filter = filter.unwrap_or_default();
         let changes = changes.unwrap_or_default();
         or_raise(target(table).and_then(|table| update::conversion(table, &filter, &changes)))
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn origin() -> i64 {
+        or_raise(pg::refuse_on_standby("lock_ext.origin").and_then(|()| token::packed_origin()))
     }
 
     /// What the transaction's writes carried for the lease before; from now on they carry `token`.

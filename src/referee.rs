@@ -12,6 +12,7 @@
 //! | a transaction that keeps take-overs waiting: `hold`, or prepared | hold, Share; lease, RowShare | | a grant |
 //! | who waits in line | queue, Exclusive; the one who has it is the head | | each other |
 //! | a session that a lease is bound to, as long as it lives | tenure, Exclusive | | nobody wants it; whether it is there is what is asked |
+//! | who draws a token, while that takes | numbers, Exclusive | | each other |
 //! | a transaction from its last check of an observed token to its end | observation, Share; Exclusive if the token is a higher one | the same token | a higher one |
 //!
 //! Only the first, the second and the last two are kept until the transaction ends. What a heartbeat, a grant or a release has written
@@ -36,6 +37,7 @@ enum Purpose {
     Observation = 6,
     Queue = 7,
     Tenure = 8,
+    Numbers = 9,
 }
 
 #[derive(Clone, Copy)]
@@ -91,7 +93,7 @@ fn tag(purpose: Purpose, first: u32, second: u64) -> Tag {
     })
 }
 
-fn database() -> u32 {
+pub fn database() -> u32 {
     // SAFETY: set once, when the backend connects.
     unsafe { pg_sys::MyDatabaseId }.to_u32()
 }
@@ -120,6 +122,11 @@ impl Tag {
     /// Who waits for the lease. Its holder is the head of the line.
     pub fn queue(name: NameHash) -> Tag {
         tag(Purpose::Queue, database(), name.lock)
+    }
+
+    /// For who draws a token, while that takes. Nobody waits for anything else with it.
+    pub fn numbers() -> Tag {
+        tag(Purpose::Numbers, database(), 0)
     }
 
     /// Kept by the session that was granted the token.

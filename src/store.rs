@@ -61,7 +61,6 @@ pub struct Row {
     pub lease: Lease,
     pub grants: i64,
     pub acquired_at: Timestamp,
-    released_at: Option<Timestamp>,
     role: CString,
     tuple: Tuple,
 }
@@ -114,18 +113,18 @@ impl Row {
 
     /// Since when, or from when on, nobody has a use for it.
     pub fn idle_since(&self) -> Timestamp {
-        let ended = self.lease.completed_until.max(self.released_at);
+        let ended = self.lease.completed_until.max(self.lease.released_at);
         self.lease.expires_at.or(ended).unwrap_or(self.acquired_at)
     }
 
     /// Was it bound to a session that has ended? Then nobody knows since when.
     pub fn is_lost(&self) -> bool {
-        self.lease.expires_at.is_none() && self.released_at.is_none()
+        self.lease.expires_at.is_none() && self.lease.released_at.is_none()
     }
 
     /// Was the last grant ended by its holder, or by force?
     pub fn was_ended(&self) -> bool {
-        self.released_at.is_some()
+        self.lease.released_at.is_some()
     }
 
     /// Did this transaction write it? Then nobody else can change it before the transaction ends.
@@ -214,6 +213,13 @@ impl Leases {
         });
     }
 
+    /// The highest token of all rows. A look at the whole table.
+    pub fn highest(&self) -> Option<Token> {
+        let mut highest = None;
+        self.0.all(|tuple| highest = highest.max(Some(self.row(tuple).0.lease.token)));
+        highest
+    }
+
     fn row(&self, tuple: Tuple) -> (Row, [Value; COLUMNS]) {
         let columns: [Value; COLUMNS] = self.0.columns(&tuple);
         let at = |number: i32| columns[number as usize - 1];
@@ -228,6 +234,7 @@ impl Leases {
                 ttl: Ttl::granted(at(column::TTL).map_or(0, pg::interval_micros)),
                 renewed_at: int(column::RENEWED_AT).unwrap_or_default(),
                 expires_at: int(column::EXPIRES_AT).filter(|_| is_there),
+                released_at: int(column::RELEASED_AT),
                 completed_until: int(column::COMPLETED_UNTIL),
                 request: at(column::REQUEST).map(pg::uuid),
                 not_before: int(column::NOT_BEFORE),
@@ -236,7 +243,6 @@ impl Leases {
             },
             grants: int(column::GRANTS).unwrap_or_default(),
             acquired_at: int(column::ACQUIRED_AT).unwrap_or_default(),
-            released_at: int(column::RELEASED_AT),
             role: at(column::HOLDER_ROLE).map(text::name).unwrap_or_default(),
             tuple,
         };
@@ -287,17 +293,25 @@ impl Leases {
     }
 
     /// The clock has been stepped back: what was set by it moves with it.
-    pub fn step_back(
-        &self,
-        row: &Row,
-        now: Timestamp,
-        expires_at: Timestamp,
-        not_before: Option<Timestamp>,
-    ) {
+    pub fn step_back(&self, row: &Row, by: i64) {
+        let lease = &row.lease;
+        let moved = |at: Option<Timestamp>| at.map(|at| at.saturating_sub(by).into());
         self.0.update(
             &row.tuple,
-            [column::RENEWED_AT, column::EXPIRES_AT, column::NOT_BEFORE],
-            [Some(now.into()), Some(expires_at.into()), not_before.map(Into::into)],
+            [
+                column::RENEWED_AT,
+                column::EXPIRES_AT,
+                column::RELEASED_AT,
+                column::COMPLETED_UNTIL,
+                column::NOT_BEFORE,
+            ],
+            [
+                moved(Some(lease.renewed_at)),
+                moved(lease.expires_at),
+                moved(lease.released_at),
+                moved(lease.completed_until),
+                moved(lease.not_before),
+            ],
         );
     }
 

@@ -50,9 +50,9 @@ pub fn is_touched() -> bool {
     with(|tenures| tenures.iter().any(|own| own.level > 0 || own.ends.is_some()))
 }
 
-/// Is the session there that was granted `token`?
+/// Is the session there that was granted `token`? A standby does not see it, and shows the row as it came.
 pub fn is_alive(token: Token) -> bool {
-    referee::is_wanted(Tag::tenure(token))
+    referee::is_wanted(Tag::tenure(token)) || pg::is_standby()
 }
 
 /// Is that this session?

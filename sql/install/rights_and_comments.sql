@@ -10,6 +10,9 @@ REVOKE ALL ON FUNCTION lease_raise_token_floor(bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION fence_forget(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION once_forget(interval) FROM PUBLIC;
 
+-- A standby that sees no token of ours before it is promoted has to see this.
+SELECT pg_catalog.setval('lock_ext.token_origin', lock_ext.origin());
+
 -- Comments: arguments, what is returned, NULL, errors, locks.
 COMMENT ON SCHEMA lock_ext IS 'private objects of the extension lock_ext';
 
@@ -30,6 +33,8 @@ COMMENT ON COLUMN lock_ext.lease.not_before IS 'minimum hold: nobody else is gra
 COMMENT ON COLUMN lock_ext.lease.pause IS 'for how long after an expiry, or an end by force, nobody is granted the lease; null: none';
 COMMENT ON COLUMN lock_ext.lease.session_pid IS 'process id of the session that the grant is bound to; null: it has a time to live';
 COMMENT ON SEQUENCE lock_ext.lease_token_seq IS 'fencing tokens, of all names together';
+COMMENT ON SEQUENCE lock_ext.token_guard IS 'counts the tokens as well, so that the other sequence may be changed by hand without a token being given out twice';
+COMMENT ON SEQUENCE lock_ext.token_origin IS 'cluster, database, extension and timeline that the last token was drawn on, in one number';
 
 COMMENT ON TABLE lock_ext.lease_checkpoint IS 'progress saved under a lease; the row of the highest token counts';
 COMMENT ON COLUMN lock_ext.lease_checkpoint.token IS 'fencing token that it was saved under';
@@ -191,6 +196,7 @@ COMMENT ON COLUMN fence_observed.resource IS 'name of the resource';
 COMMENT ON COLUMN fence_observed.token IS 'highest token that a transaction committed under';
 COMMENT ON COLUMN fence_observed.observed_at IS 'when that was';
 
+COMMENT ON FUNCTION lock_ext.origin() IS 'what lock_ext.token_origin is set to';
 COMMENT ON FUNCTION lock_ext.observed() IS 'rows of fence_observed';
 COMMENT ON FUNCTION lock_ext.status() IS 'rows of lease_status';
 COMMENT ON FUNCTION lock_ext.writers() IS 'rows of lease_writer';

@@ -32,6 +32,10 @@ ALTER TABLE lock_ext.lease ALTER COLUMN name SET STORAGE PLAIN;
 ALTER TABLE lock_ext.lease ALTER COLUMN holder SET STORAGE PLAIN;
 -- JSON readers keep whole numbers up to 2^53 - 1.
 ALTER SEQUENCE lock_ext.lease_token_seq MAXVALUE 9007199254740991;
+-- Counts along with it, so that it is seen when somebody has set that one back; see src/token.rs.
+CREATE SEQUENCE lock_ext.token_guard;
+-- Not a count: it keeps where the last token was drawn, which no rollback may take back.
+CREATE SEQUENCE lock_ext.token_origin;
 
 -- A row for each token that saved one, so that a new holder never waits for its predecessor's.
 CREATE TABLE lock_ext.lease_checkpoint (
@@ -57,9 +61,11 @@ CREATE TABLE lock_ext.observed_token (
 ) USING heap WITH (fillfactor = 70);
 ALTER TABLE lock_ext.observed_token ALTER COLUMN resource SET STORAGE PLAIN;
 
--- All of it is dumped. The sequence on its own: else a restored database would give out its numbers again.
+-- All of it is dumped, sequences on their own: else a restored database would give out its numbers again. But not the guard, which a restore into
+-- the same database must not set back.
 SELECT pg_catalog.pg_extension_config_dump('lock_ext.lease', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_ext.lease_token_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('lock_ext.token_origin', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_ext.lease_checkpoint', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_ext.once_key', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_ext.observed_token', '');

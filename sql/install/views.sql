@@ -29,7 +29,7 @@ CREATE VIEW lease_session AS
            a.state,
            CASE WHEN pg_catalog.starts_with(a.state, 'idle') THEN a.state_change END AS idle_since
       FROM lock_ext.status() AS s
-      LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) s.session_pid
+      LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) s.session_pid AND NOT pg_catalog.pg_is_in_recovery()
      WHERE s.session_pid IS NOT NULL;
 
 CREATE VIEW lease_writer AS

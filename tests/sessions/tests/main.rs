@@ -5,6 +5,7 @@
 //! * `races`: what must hold when sessions act at the same time, one promise a test;
 //! * `line`: waiting in line, leases that end with their session, what holds a grant back;
 //! * `readme`: the transcripts of README.md;
+//! * `upgrade`: databases that were made by an earlier version;
 //! * `wire`: every error by the fields that a driver sees;
 //! * `calls`: the smaller promises of single functions;
 //! * `histories` and `model`: random histories against a model in plain Rust;
@@ -19,6 +20,7 @@ mod line;
 mod model;
 mod races;
 mod readme;
+mod upgrade;
 mod wire;
 
 /// The program that stands for a node in a process of its own.

@@ -6,6 +6,7 @@ mod names;
 mod odd_places;
 mod ownership;
 mod paths;
+mod roles;
 mod time;
 mod transactions;
 mod volume;

@@ -1,0 +1,29 @@
+-- Tokens have epochs from now on, and a second sequence that counts along; see src/token.rs.
+CREATE SEQUENCE lock_ext.token_guard;
+CREATE SEQUENCE lock_ext.token_origin;
+SELECT pg_catalog.pg_extension_config_dump('lock_ext.token_origin', '');
+
+CREATE FUNCTION lock_ext."origin"() RETURNS bigint
+STRICT VOLATILE PARALLEL UNSAFE
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'origin_wrapper';
+
+SELECT pg_catalog.setval('lock_ext.token_guard', last_value, is_called) FROM lock_ext.lease_token_seq;
+SELECT pg_catalog.setval('lock_ext.token_origin', lock_ext.origin());
+
+COMMENT ON SEQUENCE lock_ext.token_guard IS 'counts the tokens as well, so that the other sequence may be changed by hand without a token being given out twice';
+COMMENT ON SEQUENCE lock_ext.token_origin IS 'cluster, database, extension and timeline that the last token was drawn on, in one number';
+COMMENT ON FUNCTION lock_ext.origin() IS 'what lock_ext.token_origin is set to';
+
+-- On a standby the process is one of the primary's.
+CREATE OR REPLACE VIEW lease_session AS
+    SELECT s.name,
+           s.holder,
+           s.token,
+           s.session_pid AS pid,
+           a.client_addr,
+           a.state,
+           CASE WHEN pg_catalog.starts_with(a.state, 'idle') THEN a.state_change END AS idle_since
+      FROM lock_ext.status() AS s
+      LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) s.session_pid AND NOT pg_catalog.pg_is_in_recovery()
+     WHERE s.session_pid IS NOT NULL;
