@@ -2,6 +2,7 @@
 #
 #   make demo       the daily reward paid once although a node freezes, and what happens without the fence
 #   make test       everything that is tested; `scripts/test.sh STAGE` runs one part of it
+#   make test-ha    crashes, fail-overs, restores, an upgrade to the next major version, Patroni: some minutes more
 #   make bench      speed figures
 #   make install    build and install into the server of PG_CONFIG (PostgreSQL 15 of Debian by default)
 #   make package    build into target/release/lock_ext-pg15/, for packagers
@@ -25,6 +26,9 @@ demo-svg: demo
 test: needs-test
 	scripts/test.sh
 
+test-ha: needs-ha
+	scripts/test.sh install ha
+
 bench: needs-bench install
 	scripts/bench.sh
 
@@ -40,11 +44,14 @@ needs:
 needs-test:
 	scripts/needs.sh --test
 
+needs-ha:
+	scripts/needs.sh --ha
+
 needs-bench:
 	scripts/needs.sh --bench
 
 clean:
 	cargo clean
 
-.PHONY: all demo demo-svg test bench install package needs needs-test needs-bench clean
+.PHONY: all demo demo-svg test test-ha bench install package needs needs-test needs-ha needs-bench clean
 .NOTPARALLEL:

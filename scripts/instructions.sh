@@ -4,12 +4,15 @@
 # wall-clock times are not.
 #
 # usage: instructions.sh SCRIPT...   (names of bench/*.sql without the ending; default: all that matter)
+#
+# LEASES puts that many more leases into the table. PROFILE=DIRECTORY keeps what callgrind wrote of the last backend of each script,
+# for callgrind_annotate.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 source "$here/scripts/lib.sh"
 pg_config=$(find_pg_config) || die "pg_config not found"
 bin=$("$pg_config" --bindir)
-[ $# -gt 0 ] || set -- select_1 bare_update extend acquire refused insert_plain_select insert_plain_declared insert_fenced \
+[ $# -gt 0 ] || set -- select_1 nothing bare_update extend acquire acquire_release refused insert_plain_select insert_plain_declared insert_fenced \
     insert_column_plain insert_column extend_many bulk_insert_plain bulk_insert_fenced bulk_insert_column bulk_update_plain \
     bulk_update_fenced bulk_update_trigger bulk_update_column
 dir=$(short_temp_dir)
@@ -31,6 +34,9 @@ export PGHOST=$dir PGPORT=5432 PGUSER
 as_postgres "$bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w start >/dev/null
 as_postgres psql -qXd postgres -c 'CREATE DATABASE bench'
 as_postgres psql -qXd bench -v ON_ERROR_STOP=1 -f "$here/bench/setup.sql" >/dev/null
+if [ -n "${LEASES:-}" ]; then
+    as_postgres psql -qXd bench -v ON_ERROR_STOP=1 -v leases="$LEASES" -f "$here/bench/leases.sql" >/dev/null
+fi
 as_postgres "$bin/pg_ctl" -D "$dir/data" -w stop >/dev/null
 as_postgres valgrind --tool=callgrind --trace-children=yes --callgrind-out-file="$dir/cg.%p" \
     "$bin/postgres" -D "$dir/data" >"$dir/valgrind" 2>&1 &
@@ -53,4 +59,9 @@ for script in "$@"; do
     a=$(run "$script" $few)
     b=$(run "$script" $many)
     printf '%s,%d\n' "$script" $(((b - a) / (many - few)))
+    if [ -n "${PROFILE:-}" ]; then
+        # The busiest one has the most to tell.
+        find "$dir" -name 'cg.*' -newer "$dir/mark" -size +0 -printf '%s %p\n' | sort -n | tail -1 | cut -d ' ' -f 2 |
+            xargs -I {} cp {} "$PROFILE/$script.callgrind"
+    fi
 done

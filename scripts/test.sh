@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # test.sh [STAGE...]
 #
-# Runs the stages named, or all of them in the order of the list below. A stage is a function here.
+# Runs the stages named, or those of `make test` in the order of the list below. A stage is a function here; `ha`, which takes some minutes, is one
+# of `make test-ha`.
 set -euo pipefail
 
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-stages=(fmt lint scripts in_backend install golden sessions network)
+stages=(fmt lint scripts in_backend model install golden sessions network)
+more_stages=(ha)
 
 pg_config=$(find_pg_config) || die "pg_config not found; run scripts/needs.sh"
 label=$(pg_label "$pg_config")
@@ -19,7 +21,7 @@ fmt() {
 
 lint() {
     cargo clippy --package lock_ext --all-targets --no-default-features --features "$label,pg_test" -- -D warnings
-    cargo clippy --package lock_ext_sessions --package lock_ext_demo --package lock_ext_handover --all-targets -- -D warnings
+    cargo clippy --workspace --exclude lock_ext --all-targets -- -D warnings
 }
 
 # Only where it is installed: nothing that is built depends on it.
@@ -53,6 +55,11 @@ in_backend() (
     env -u RUST_BACKTRACE -u RUST_LIB_BACKTRACE RUST_TEST_THREADS=1 \
         cargo pgrx test "$label" --package lock_ext --no-default-features "${options[@]}"
 )
+
+# The protocol without PostgreSQL, state by state: as designed, and with each part of it left out.
+model() {
+    cargo test --package lock_ext_model -- --nocapture
+}
 
 # From here on the tests see the extension as users get it: the test build has functions of its own.
 # The scripts of earlier versions go beside it, for the tests of ALTER EXTENSION ... UPDATE.
@@ -97,11 +104,23 @@ network() {
     fi
 }
 
+# Servers that crash, fail over, are restored and upgraded to the next major version that Debian's sources have, which is built first.
+ha() {
+    local next=${LOCK_EXT_NEXT_PG_CONFIG:-} label
+    [ -n "$next" ] || next=$(scripts/postgresql.sh 18)
+    label=$(pg_label "$next")
+    PG_CONFIG=$next scripts/needs.sh
+    cargo pgrx install --package lock_ext --release --pg-config "$next" --no-default-features --features "$label"
+    LOCK_EXT_NEXT_PG_CONFIG=$next LOCK_EXT_PGBIN=$("$pg_config" --bindir) \
+        cargo test --package lock_ext_ha --release -- --test-threads=2
+}
+
 if [ $# -eq 0 ]; then
     set -- "${stages[@]}"
 fi
 for stage in "$@"; do
-    [[ " ${stages[*]} " == *" $stage "* ]] || die "no stage \"$stage\"; there are: ${stages[*]}"
+    [[ " ${stages[*]} ${more_stages[*]} " == *" $stage "* ]] ||
+        die "no stage \"$stage\"; there are: ${stages[*]} ${more_stages[*]}"
 done
 for stage in "$@"; do
     printf '\n== %s\n' "$stage"

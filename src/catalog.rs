@@ -259,8 +259,15 @@ pub fn is_member_of(role: &CStr) -> bool {
         // SAFETY: no preconditions.
         return unsafe { pg_sys::superuser() };
     }
+    #[cfg(feature = "pg15")]
     // SAFETY: both roles exist.
-    user == oid || unsafe { pg_sys::is_member_of_role(user, oid) }
+    let is_member = unsafe { pg_sys::is_member_of_role(user, oid) };
+    // Since 16 whoever makes a role is a member that may neither act as it nor has its privileges.
+    #[cfg(not(feature = "pg15"))]
+    // SAFETY: both roles exist.
+    let is_member =
+        unsafe { pg_sys::has_privs_of_role(user, oid) || pg_sys::member_can_set_role(user, oid) };
+    user == oid || is_member
 }
 
 /// Is the caller a member of pg_monitor?

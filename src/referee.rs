@@ -265,7 +265,14 @@ pub fn keep(tag: Tag) -> bool {
 /// Does this session keep it?
 pub fn is_kept(tag: Tag) -> bool {
     // SAFETY: looks up this process's own table of locks; the tag outlives the call.
-    unsafe { pg_sys::LockHeldByMe(&tag.0, Mode::Exclusive.number()) }
+    unsafe {
+        pg_sys::LockHeldByMe(
+            &tag.0,
+            Mode::Exclusive.number(),
+            #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+            false,
+        )
+    }
 }
 
 pub fn let_go(tag: Tag) {

@@ -393,7 +393,7 @@ impl Table {
                 datums.as_mut_ptr(),
                 nulls.as_mut_ptr(),
             );
-            pg_sys::CatalogTupleInsert(self.relation, tuple);
+            under_snapshot(|| pg_sys::CatalogTupleInsert(self.relation, tuple));
             pg_sys::heap_freetuple(tuple);
         }
         pg::next_command();
@@ -413,13 +413,15 @@ impl Table {
                 datums.as_mut_ptr(),
                 nulls.as_mut_ptr(),
             );
-            pg_sys::simple_heap_update(
-                self.relation,
-                &mut (*row.0).t_self,
-                tuple,
-                #[cfg(not(feature = "pg15"))]
-                &mut pg_sys::TU_UpdateIndexes::TU_None,
-            );
+            under_snapshot(|| {
+                pg_sys::simple_heap_update(
+                    self.relation,
+                    &mut (*row.0).t_self,
+                    tuple,
+                    #[cfg(not(feature = "pg15"))]
+                    &mut Default::default(),
+                );
+            });
             if (*(*tuple).t_data).t_infomask2 & pg_sys::HEAP_ONLY_TUPLE as u16 == 0 {
                 self.index_version(tuple);
             }
@@ -482,7 +484,9 @@ impl Table {
 
     pub fn delete(&self, row: &Tuple) {
         // SAFETY: the row is one of this table.
-        unsafe { pg_sys::CatalogTupleDelete(self.relation, &mut (*row.0).t_self) };
+        unsafe {
+            under_snapshot(|| pg_sys::CatalogTupleDelete(self.relation, &mut (*row.0).t_self));
+        }
         pg::next_command();
     }
 
@@ -532,6 +536,19 @@ impl Drop for Tuple {
         // SAFETY: allocated by heap_copytuple, and freed once. The memory context it came from is that of the function
         // call or of the commit, which outlive it.
         unsafe { pg_sys::heap_freetuple(self.0) };
+    }
+}
+
+/// Before the commit no snapshot is left, and the server wants one of who writes a table that has another one for long values.
+fn under_snapshot(write: impl FnOnce()) {
+    // SAFETY: no preconditions; after an error the transaction's end lets go of the snapshot.
+    unsafe {
+        if pg_sys::HaveRegisteredOrActiveSnapshot() {
+            return write();
+        }
+        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
+        write();
+        pg_sys::UnregisterSnapshot(snapshot);
     }
 }
 

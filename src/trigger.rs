@@ -494,9 +494,9 @@ impl Call<'_> {
                 tuple,
                 (*self.data.tg_relation).rd_att,
                 1,
-                &mut number,
-                &mut value,
-                &mut null,
+                &raw mut number,
+                &raw mut value,
+                &raw mut null,
             )
         }
     }

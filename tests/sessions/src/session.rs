@@ -78,6 +78,16 @@ impl Session {
         self.settled(self.client.batch_execute(sql).await).await
     }
 
+    /// Plans are parallel from now on wherever they can be. The setting has another name from PostgreSQL 16 on.
+    pub async fn force_parallel(&self) {
+        self.sql(
+            "SELECT set_config(CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'force_parallel_mode'
+                                    ELSE 'debug_parallel_query' END, 'on', false)",
+        )
+        .await
+        .expect("a setting");
+    }
+
     /// One statement; the number of rows that it changed or gave.
     pub async fn exec(&self, sql: &str, params: Params<'_>) -> Answer<u64> {
         self.settled(self.client.execute(sql, params).await).await

@@ -90,10 +90,11 @@ async fn h40_acquiring_inside_of_where_takes_nothing_unseen() {
             if forced {
                 a.sql(
                     "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
-                     SET min_parallel_index_scan_size = 0; SET force_parallel_mode = on; SET max_parallel_workers_per_gather = 4",
+                     SET min_parallel_index_scan_size = 0; SET max_parallel_workers_per_gather = 4",
                 )
                 .await
                 .unwrap();
+                a.force_parallel().await;
             }
             for sql in [plain, swapped, cte, waiting, bound] {
                 let case = format!("{sql}, indexed: {indexed}, parallel: {forced}");

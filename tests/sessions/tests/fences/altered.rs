@@ -9,11 +9,16 @@ use super::attach::holes;
 async fn a_generated_column_neither_names_leases_nor_holds_tokens() {
     let db = Db::fresh().await;
     let a = db.session().await;
-    for column in ["account", "token"] {
+    let version: i32 =
+        a.one("SELECT current_setting('server_version_num')::int", &[]).await.unwrap();
+    let kinds: &[&str] = if version < 180_000 { &["STORED"] } else { &["STORED", "VIRTUAL"] };
+    for (column, kind) in
+        ["account", "token"].iter().flat_map(|c| kinds.iter().map(move |k| (c, k)))
+    {
         let attach = format!("SELECT fence_attach('t', 'j', {column}_column => '{column}')")
             .replace("account_column", "lease_column");
         let ordinary = format!("CREATE TABLE t (id int, {column} bigint, v int)");
-        let generated = format!("(id int, {column} bigint GENERATED ALWAYS AS (id) STORED, v int)");
+        let generated = format!("(id int, {column} bigint GENERATED ALWAYS AS (id) {kind}, v int)");
         for made in [
             format!("CREATE TABLE t {generated}"),
             format!(
@@ -22,15 +27,21 @@ async fn a_generated_column_neither_names_leases_nor_holds_tokens() {
             ),
             format!("{ordinary}; CREATE TABLE t_low {generated}; ALTER TABLE t_low INHERIT t"),
         ] {
-            a.sql(&made).await.unwrap();
-            a.sql(&attach).await.refused("42804");
-            a.sql("DROP TABLE t CASCADE; DROP TABLE IF EXISTS t_low").await.unwrap();
+            match a.sql(&made).await {
+                // PostgreSQL 16 and later take no child with a generated column where the parent has an ordinary one.
+                Err(error) if version >= 160_000 && error.code == "42804" => {}
+                made => {
+                    made.unwrap();
+                    a.sql(&attach).await.refused("42804");
+                }
+            }
+            a.sql("DROP TABLE IF EXISTS t CASCADE; DROP TABLE IF EXISTS t_low").await.unwrap();
         }
         // Made so later, and by hand.
         a.sql(&ordinary).await.unwrap();
         a.sql(&attach).await.unwrap();
         a.sql(&format!(
-            "ALTER TABLE t DROP COLUMN {column}; ALTER TABLE t ADD COLUMN {column} bigint GENERATED ALWAYS AS (id) STORED"
+            "ALTER TABLE t DROP COLUMN {column}; ALTER TABLE t ADD COLUMN {column} bigint GENERATED ALWAYS AS (id) {kind}"
         ))
         .await
         .unwrap();

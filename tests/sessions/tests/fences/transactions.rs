@@ -426,11 +426,12 @@ async fn parallel_plans_change_nothing() {
                 .unwrap();
         }
         w.sql(
-            "SET force_parallel_mode = on; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+            "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
              SET min_parallel_table_scan_size = 0; SET parallel_leader_participation = off",
         )
         .await
         .unwrap();
+        w.force_parallel().await;
         let plan: Vec<String> =
             w.list("EXPLAIN SELECT id FROM many WHERE id % 2 = 0", &[]).await.unwrap();
         assert!(
