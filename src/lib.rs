@@ -22,7 +22,7 @@
 //! | `store` | the rows of `lock_ext.lease`, typed; decides nothing | `table` |
 //! | `table`, `known` | our tables as a catalog: read as of this moment, written directly | the server |
 //! | `referee` | lock tags and modes: PostgreSQL's lock manager | the server |
-//! | `token` | where fencing tokens come from | `sequence` |
+//! | `token` | where fencing tokens come from, and why none is told twice | `sequence`, `known`, `referee` |
 //! | `types`, `error`, `settings` | values that are checked once, the list of errors, settings | `pg`, `text` |
 //! | `catalog`, `sequence`, `text`, `wait`, `pg` | the rest of the server, behind safe signatures | the server |
 //!
@@ -32,7 +32,8 @@
 //! long as the change is being made. From then on the row itself shows that it is being changed, and by whom, until
 //! that transaction ends (`table`).
 //!
-//! *One order.* Tags before rows; observed resources before leases, and several of a kind in the order of their tags.
+//! *One order.* Tags before rows; observed resources before leases, and several of a kind in the order of their tags. Who draws a token has a lock for that last,
+//! and gives it back at once.
 //!
 //! *Nothing idle is waited for.* A transaction between BEGIN and COMMIT holds nothing on a lease that a take-over would
 //! wait for: its writes are only shown, and what it does to the lease itself is put off until its commit (`fence`). Who meets a

@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(15);
 pub const READ_ONLY: &str = "25006";
 
 /// An epoch has so many tokens: the first one of epoch e is above `e * EPOCH`.
-pub const EPOCH: i64 = 1 << 40;
+pub const EPOCH: i64 = 1 << 42;
 
 /// Waits until the condition is true; `what` says it in words for when it never is.
 pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {

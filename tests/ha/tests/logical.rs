@@ -189,7 +189,7 @@ async fn a_name_without_a_row_needs_a_raised_floor_first() {
 
     // To the end of the epoch that the last row is of: what was told after it is below that.
     let floor =
-        "SELECT lease_raise_token_floor(((max(token) >> 40) + 1) << 40) FROM lock_ext.lease";
+        "SELECT lease_raise_token_floor(((max(token) >> 42) + 1) << 42) FROM lock_ext.lease";
     let floor: i64 = b.one(floor, &[]).await.unwrap();
     assert_eq!(floor, EPOCH);
     for lease in ["only there", "j", "new"] {

@@ -2,7 +2,7 @@
 
 use crate::Protocol;
 
-/// A fencing token: the extension's number is `epoch * 2^40 + offset`, which orders in the same way.
+/// A fencing token: the extension's number is `epoch * 2^42 + offset`, which orders in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
     pub epoch: u8,
