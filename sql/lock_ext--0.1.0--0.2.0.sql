@@ -27,3 +27,6 @@ CREATE OR REPLACE VIEW lease_session AS
       FROM lock_ext.status() AS s
       LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) s.session_pid AND NOT pg_catalog.pg_is_in_recovery()
      WHERE s.session_pid IS NOT NULL;
+
+COMMENT ON FUNCTION lease_raise_token_floor(bigint) IS
+'Every token that is granted from now on is above the floor: for a database whose tables hold tokens of an earlier one. Gives the floor now in force. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006. It is not undone by a rollback. Locks: none that a transaction keeps.';

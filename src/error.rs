@@ -322,8 +322,8 @@ impl Error {
         use Error::*;
         Some(match self {
             Stale { why: self::Stale::NeverGranted { .. }, .. } => {
-                "Use the token with the lease that granted it, and commit the transaction that \
-                 acquired it."
+                "Use the token with the lease that granted it, and commit the transaction that acquired it. \
+                 If a fail-over or a restore has lost the grant, stop, and acquire the lease again."
                     .into()
             }
             Stale { .. } => {
@@ -374,7 +374,9 @@ impl Error {
             NotInstalled => "Use CREATE EXTENSION lock_ext.".into(),
             Altered { .. } => "Undo what was done to it.".into(),
             EvictUncommitted => "Commit the transaction that acquired the lease first.".into(),
-            TokensUsedUp => "Use DROP EXTENSION and CREATE EXTENSION to begin anew.".into(),
+            TokensUsedUp => {
+                "Fence the tables of a new database, whose tokens begin anew, when no holder of this one is left.".into()
+            }
             _ => return None,
         })
     }

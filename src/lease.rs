@@ -5,13 +5,14 @@ use crate::error::{Error, Result};
 use crate::fence::{self, Pending};
 use crate::line::{self, Look};
 use crate::pg;
-use crate::policy::{self, Acquire, Identity, Lease};
+use crate::policy::{self, Acquire};
 use crate::referee::{self, Mode, NameHash, Tag};
 use crate::store::{Found, Grant, Leases, Row, Term};
 use crate::tenure;
 use crate::token;
 use crate::types::{Label, Timestamp, Token, Ttl};
-use std::time::{Duration, Instant};
+use crate::watch;
+use std::time::Duration;
 
 pub struct Request<'a> {
     pub name: Label<'a>,
@@ -34,52 +35,31 @@ pub fn acquire(request: &Request, wait: Duration, when: When) -> Result<Option<T
     let hash = referee::hash(request.name);
     let limit = pg::now().saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX));
     let may_correct = wait.is_zero() && when == When::Now;
-    match look(request, hash, limit, &mut Place::Outside { may_correct })? {
+    match look(request, hash, limit, Place::Outside { may_correct })? {
         Look::Granted(token) => return Ok(Some(token)),
         Look::Never => return Ok(None),
         _ if wait.is_zero() => return Ok(None),
         _ => {}
     }
-    let mut place = Place::Head(Watch::default());
-    line::stand(hash, wait, || look(request, hash, limit, &mut place))
+    line::stand(hash, wait, || look(request, hash, limit, Place::Head))
 }
 
 /// Where the caller stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Outside {
         /// Who is refused corrects the row after a step of the clock. Not if its transaction may go on: the holder's heartbeat would wait for it.
         may_correct: bool,
     },
-    Head(Watch),
-}
-
-/// Since when the head of the line has seen the lease as it is, by a clock that nobody sets.
-#[derive(Default)]
-struct Watch(Option<(Identity, Instant)>);
-
-impl Watch {
-    /// Microseconds.
-    fn look(&mut self, lease: Option<&Lease>) -> i64 {
-        let seen = lease.map(Lease::identity);
-        if self.0.map(|(seen, _)| seen) != seen {
-            self.0 = seen.map(|seen| (seen, Instant::now()));
-        }
-        let watched = self.0.map_or(Duration::ZERO, |(_, since)| since.elapsed());
-        i64::try_from(watched.as_micros()).unwrap_or(i64::MAX)
-    }
+    Head,
 }
 
 /// Acquires the lease, or says when that could be tried again. A refusal is decided by a look at the row and costs nothing else. Only who
 /// sees the lease free takes the lock and looks again.
-fn look(
-    request: &Request,
-    hash: NameHash,
-    limit: Timestamp,
-    place: &mut Place,
-) -> Result<Look<Token>> {
+fn look(request: &Request, hash: NameHash, limit: Timestamp, place: Place) -> Result<Look<Token>> {
     let leases = Leases::open()?;
     let seen = leases.find(request.name, hash);
-    let answer = match (decide(request, hash, &seen, place), &seen.busy) {
+    let answer = match (decide(&leases, request, hash, &seen, place), &seen.busy) {
         // It is being ended: a prepared transaction, for one, wakes nobody when it commits.
         (Acquire::Refuse { .. } | Acquire::Completed { .. }, Some(change))
             if seen.lease().is_some_and(|lease| seen.is_contested(lease.token)) =>
@@ -91,16 +71,19 @@ fn look(
         (Acquire::Again(token), _) => again(request.name, &seen, token),
         // What another transaction is about to make of it is not known yet.
         (_, Some(change)) => Look::Contested(change.by),
-        (Acquire::Grant, _) if matches!(place, Place::Outside { .. }) && line::exists(hash) => {
+        (Acquire::Grant, _) if place != Place::Head && line::exists(hash) => {
             Look::NotBefore(Timestamp::MIN)
         }
-        _ if !referee::try_lock_for_grant(hash)? => Look::HeldUp,
+        _ if !lock_for_grant(hash)? => Look::HeldUp,
         _ => {
             let granted = grant(&leases, request, hash, limit, place)?;
             referee::unlock(Tag::lease(hash), Mode::Exclusive);
             match granted {
                 // Told without the lock: it may wait for the disk.
-                Ok(drawn) => Look::Granted(drawn.told()),
+                Ok(drawn) => {
+                    watch::forget(hash.lock);
+                    Look::Granted(drawn.told())
+                }
                 Err(refused) => refused,
             }
         }
@@ -124,17 +107,33 @@ fn completed(until: Timestamp, limit: Timestamp) -> Look<Token> {
     if until > limit { Look::Never } else { Look::NotBefore(until) }
 }
 
-fn decide(request: &Request, hash: NameHash, found: &Found, place: &mut Place) -> Acquire {
+fn lock_for_grant(hash: NameHash) -> Result<bool> {
+    token::prepare()?;
+    referee::try_lock_for_grant(hash)
+}
+
+fn decide(
+    leases: &Leases,
+    request: &Request,
+    hash: NameHash,
+    found: &Found,
+    place: Place,
+) -> Acquire {
     let lease = fence::in_force(request.name, hash, found.lease());
-    let lease = lease.as_ref();
-    match place {
-        Place::Head(watch) => {
-            policy::acquire_watched(lease, pg::now(), request.id, watch.look(lease))
+    let (lease, now) = (lease.as_ref(), pg::now());
+    let decided = policy::acquire(lease, now, request.id);
+    let is_back = matches!(decided, Acquire::StepBack { .. });
+    let Some(row) =
+        found.row.as_ref().filter(|_| is_back || place == Place::Head || watch::is_on(hash.lock))
+    else {
+        return decided;
+    };
+    let watched = watch::look(hash.lock, leases.version(row));
+    match policy::acquire_watched(lease, now, request.id, watched) {
+        Acquire::Refuse { .. } if is_back && place == (Place::Outside { may_correct: true }) => {
+            decided
         }
-        Place::Outside { may_correct } => match policy::acquire(lease, pg::now(), request.id) {
-            Acquire::StepBack { until, .. } if !*may_correct => Acquire::Refuse { until },
-            decided => decided,
-        },
+        watched => watched,
     }
 }
 
@@ -151,13 +150,13 @@ fn grant(
     request: &Request,
     hash: NameHash,
     limit: Timestamp,
-    place: &mut Place,
+    place: Place,
 ) -> Result<Result<token::Drawn, Look<Token>>> {
     let found = leases.find(request.name, hash);
     if let Some(change) = &found.busy {
         return Ok(Err(Look::Contested(change.by)));
     }
-    match decide(request, hash, &found, place) {
+    match decide(leases, request, hash, &found, place) {
         Acquire::Refuse { until } => Ok(Err(refused(&found, until))),
         Acquire::Completed { until } => Ok(Err(completed(until, limit))),
         Acquire::Again(token) => Ok(Err(again(request.name, &found, token))),

@@ -10,6 +10,7 @@
 //! | `api`, `private` | what SQL sees: labels, argument checks | everything below |
 //! | `lease` | grant, extend, release, complete: lock, clock, decide, write | `fence`, `policy`, `store`, `referee`, `token` |
 //! | `line` | waiting in line for a lease, and waking who is its head | `referee` |
+//! | `watch` | since when this session has seen a lease as it is | |
 //! | `announce` | opt-in notifications | `pg` |
 //! | `tenure` | leases that are bound to their session | `referee`, `line` |
 //! | `fence` | what this transaction does under which tokens; the check at the statement and before the commit | `policy`, `store`, `referee` |
@@ -88,6 +89,8 @@ mod types;
 #[forbid(unsafe_code)]
 mod update;
 mod wait;
+#[forbid(unsafe_code)]
+mod watch;
 
 use pgrx::prelude::*;
 
@@ -121,6 +124,7 @@ fn before_commit(prepare: bool) {
     error::or_raise((|| {
         observe::before_commit()?;
         fence::before_commit(prepare)?;
+        pg::raise_synchronous_commit();
         // A prepared transaction has no session.
         if prepare && tenure::is_touched() {
             return Err(error::Error::PreparedSession);
@@ -134,6 +138,7 @@ fn forget(committed: bool) {
     fence::forget();
     tenure::transaction_ended(committed);
     line::transaction_ended(committed);
+    pg::forget_sync_commit();
 }
 
 fn savepoint_rolled_back(level: i32) {

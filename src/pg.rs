@@ -196,12 +196,28 @@ pub fn refuse_read_only(function: &'static str) -> Result<()> {
     if unsafe { pg_sys::XactReadOnly } { Err(Error::ReadOnly { function }) } else { Ok(()) }
 }
 
+thread_local! {
+    static IS_TO_BE_SYNCHRONOUS: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Lets this transaction commit synchronously, although `synchronous_commit` may be off. That it waits for no standby (`local`) is left alone.
 pub fn force_sync_commit() {
-    // SAFETY: sets a flag of the transaction, which counts on this server, and the setting for as long as the transaction or the savepoint lasts, for the standbys.
-    // An error is turned into a panic by the guard.
+    IS_TO_BE_SYNCHRONOUS.set(true);
+    // SAFETY: sets a flag of the transaction.
+    unsafe { pg_sys::ForceSyncCommit() };
+}
+
+pub fn forget_sync_commit() {
+    IS_TO_BE_SYNCHRONOUS.set(false);
+}
+
+/// The flag counts on this server. For the standbys the setting does, as it is at the commit.
+pub fn raise_synchronous_commit() {
+    if !IS_TO_BE_SYNCHRONOUS.get() {
+        return;
+    }
+    // SAFETY: called between the last statement and the commit; the setting goes back with the transaction. An error is turned into a panic by the guard.
     unsafe {
-        pg_sys::ForceSyncCommit();
         if pg_sys::synchronous_commit == pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as c_int {
             pg_sys::set_config_option(
                 c"synchronous_commit".as_ptr(),

@@ -28,9 +28,6 @@ pub struct Lease {
     pub session: Option<i32>,
 }
 
-/// What tells a grant and its last renewal, or its end, from others.
-pub type Identity = (Token, Timestamp, Option<Timestamp>);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Free,
@@ -74,10 +71,6 @@ impl Lease {
         let (from, until) = self.span()?;
         let by = from.saturating_sub(now);
         (by > 0).then(|| (until.saturating_sub(by), by))
-    }
-
-    pub fn identity(&self) -> Identity {
-        (self.token, self.renewed_at, self.released_at)
     }
 
     /// Until when nobody is granted it, once its holder has released it, or completed it until a time.

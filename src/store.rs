@@ -285,11 +285,18 @@ impl Leases {
     }
 
     pub fn set_expiry(&self, row: &Row, renewed_at: Timestamp, expires_at: Timestamp) {
+        // Where the clock has been stepped back, the minimum hold moves with it.
+        let back = row.lease.renewed_at.saturating_sub(renewed_at).max(0);
+        let not_before = row.lease.not_before.map(|at| at.saturating_sub(back).into());
         self.0.update(
             &row.tuple,
-            [column::RENEWED_AT, column::EXPIRES_AT],
-            [Some(renewed_at.into()), Some(expires_at.into())],
+            [column::RENEWED_AT, column::EXPIRES_AT, column::NOT_BEFORE],
+            [Some(renewed_at.into()), Some(expires_at.into()), not_before],
         );
+    }
+
+    pub fn version(&self, row: &Row) -> Version {
+        self.0.version(&row.tuple)
     }
 
     /// The clock has been stepped back: what was set by it moves with it.

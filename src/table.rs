@@ -35,6 +35,14 @@ pub struct Version {
     writer: pg_sys::TransactionId,
 }
 
+impl PartialEq for Version {
+    fn eq(&self, other: &Self) -> bool {
+        let number = pgrx::itemptr::item_pointer_get_both;
+        (self.file, self.writer, number(self.place))
+            == (other.file, other.writer, number(other.place))
+    }
+}
+
 /// A row at this moment.
 pub struct Found {
     /// The committed version, or the one that this transaction wrote.

@@ -61,6 +61,10 @@ impl Sequences {
         [self.guard, Some(self.tokens)].into_iter().flatten()
     }
 
+    fn lock(self) {
+        self.counts().chain(self.origin).for_each(sequence::lock);
+    }
+
     fn last(self) -> i64 {
         self.counts().map(sequence::position).max().unwrap_or_default()
     }
@@ -69,12 +73,17 @@ impl Sequences {
 /// Runs `work` while nobody else draws or sets a number. The sequences are locked before, as whoever alters one has it locked already.
 fn alone<T>(work: impl FnOnce(Sequences) -> Result<T>) -> Result<T> {
     let sequences = Sequences::find()?;
-    sequences.counts().chain(sequences.origin).for_each(sequence::lock);
+    sequences.lock();
     let tag = Tag::numbers();
     referee::lock(tag, Mode::Exclusive)?;
     let result = work(sequences);
     referee::unlock(tag, Mode::Exclusive);
     result
+}
+
+/// Locks the sequences, which somebody may be altering, before the caller takes a lock that others wait for.
+pub fn prepare() -> Result<()> {
+    Sequences::find().map(Sequences::lock)
 }
 
 /// Draws a token above `last`, under the lock of the lease that `last` was granted by. `highest` looks for the highest one of all rows.
@@ -90,12 +99,16 @@ pub fn draw(last: Option<Token>, highest: impl FnOnce() -> Option<Token>) -> Res
         let end = sequence::end(at.tokens);
         let first = if at.guard.is_none() || second < end { sequence::draw(at.tokens) } else { 0 };
         let next = first.max(second);
-        // Rows that are there before the first token have come from elsewhere.
-        let last = if next == 1 { highest() } else { last }.map_or(0, |token| token.0);
+        let moved = before.map_or(0, |before| here.steps_from(before, next));
+        // Only a restore sets the one sequence and not the other, which is not dumped.
+        let is_restored = second == 1 && first > 1;
+        // Rows that are ahead have come from elsewhere. Where a first token is drawn, those of all names are looked at.
+        let is_first = next == 1 || is_restored || moved > 0;
+        let last = if is_first { highest() } else { last }.map_or(0, |token| token.0);
         let from = next.max(last);
-        let steps = match before.map_or(0, |before| here.steps_from(before, next)) {
-            0 if next <= last => other(from),
-            steps => steps,
+        let steps = match here.beyond(from) {
+            beyond if (is_restored || next <= last) && moved < beyond => moved + beyond,
+            _ => moved,
         };
         let number = if steps == 0 { next } else { start_of(epoch(from) + steps, pg::now()) };
         if number > MAX_TOKEN {
@@ -140,8 +153,13 @@ pub fn raise_floor(floor: Token) -> Result<Token> {
         }
         let floor = floor.0.max(last);
         for count in at.counts().filter(|count| floor <= sequence::end(*count)) {
-            sequence::raise(count, sequence::position(count), floor);
+            let current = sequence::position(count);
+            // What tells that the other one was restored is left as it is.
+            if current > 0 || last == 0 || count == at.tokens {
+                sequence::raise(count, current, floor);
+            }
         }
+        pg::force_sync_commit();
         Ok(Token(floor))
     })
 }
@@ -155,67 +173,76 @@ pub fn packed_origin() -> Result<i64> {
 /// identifier, and each promotion or recovery to a point in time a new timeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Origin {
-    /// 15 bits of a hash of the system identifier.
-    system: u16,
-    /// Of a hash of what is made anew with the database, and with the extension.
-    place: u16,
+    /// A hash of the system identifier and of what is made anew with the extension.
+    maker: u32,
+    /// Of the database, which may be a copy of another one.
+    database: u32,
     timeline: u32,
 }
 
-/// How many epochs to go on from a token that another server gave out. A dump, or a row, may be older than the last fail-overs of that server; so we leave
-/// some out, as long as there are many left.
-fn other(token: i64) -> i64 {
-    if epoch(token) < epoch(MAX_TOKEN) / 2 { 8 } else { 1 }
-}
+// How an origin is packed into a positive number of 63 bits.
+const MAKER_BITS: u32 = 22;
+const DATABASE_BITS: u32 = 23;
+const TIMELINE_BITS: u32 = 18;
 
 impl Origin {
     fn here(tokens: pg_sys::Oid) -> Self {
         let (system, timeline) = pg::system_and_timeline();
-        let database = referee::database();
         Origin {
-            system: short_hash(system) >> 1,
-            place: short_hash((u64::from(database) << 32) | u64::from(tokens.to_u32())),
-            timeline,
+            maker: hash([system, tokens.to_u32().into()]) & ((1 << MAKER_BITS) - 1),
+            database: hash([referee::database().into(), 0]) & ((1 << DATABASE_BITS) - 1),
+            timeline: timeline & ((1 << TIMELINE_BITS) - 1),
         }
     }
 
-    /// How many epochs further on tokens have to be drawn, if `next` would follow the last one, which was drawn at `from`.
+    /// How many epochs further on tokens have to be drawn here, if `next` would follow the last one, which was drawn at `from`.
     fn steps_from(self, from: Option<Self>, next: i64) -> i64 {
         let Some(from) = from else {
-            return other(next);
+            return self.beyond(next);
         };
         if self == from {
             0
-        } else if (self.system, self.place) == (from.system, from.place) {
+        } else if (self.maker, self.database) == (from.maker, from.database) {
             // Standbys may have been promoted since which we have not heard of, but for their timelines.
-            (i64::from(self.timeline) - i64::from(from.timeline)).max(1)
-        } else if (self.system, self.timeline) == (from.system, from.timeline) && next == 1 {
+            (i64::from(self.timeline) - i64::from(from.timeline)).clamp(1, 256)
+        } else if (self.maker, self.timeline) == (from.maker, from.timeline) && next == 1 {
             // CREATE DATABASE from a template with the extension in it: as fresh as that.
             0
         } else {
-            other(next)
+            self.beyond(next)
         }
     }
 
-    /// As a sequence keeps it: a positive number.
+    /// How many epochs to go on from a token that another server gave out. A dump, or a row, may be older than the last fail-overs of that server; so we
+    /// leave some out, as long as there are many left. And one more for each fail-over of ours: the server that this one takes over from may
+    /// have been in the same place.
+    fn beyond(self, token: i64) -> i64 {
+        if epoch(token) >= epoch(MAX_TOKEN) / 2 {
+            return 1;
+        }
+        8 + i64::from(self.timeline.saturating_sub(1).min(64))
+    }
+
     fn pack(self) -> i64 {
-        (i64::from(self.system) << 48) | (i64::from(self.place) << 32) | i64::from(self.timeline)
+        let place = (i64::from(self.maker) << DATABASE_BITS) | i64::from(self.database);
+        (place << TIMELINE_BITS) | i64::from(self.timeline)
     }
 
     /// None for what was never set.
     fn unpack(packed: i64) -> Option<Self> {
-        (packed > 0).then_some(Origin {
-            system: (packed >> 48) as u16,
-            place: (packed >> 32) as u16,
-            timeline: packed as u32,
+        let part = |shift: u32, bits: u32| ((packed >> shift) & ((1 << bits) - 1)) as u32;
+        (packed > 0).then(|| Origin {
+            maker: part(DATABASE_BITS + TIMELINE_BITS, MAKER_BITS),
+            database: part(TIMELINE_BITS, DATABASE_BITS),
+            timeline: part(0, TIMELINE_BITS),
         })
     }
 }
 
-fn short_hash(number: u64) -> u16 {
+fn hash(numbers: [u64; 2]) -> u32 {
     let mut hasher = SipHasher13::new();
-    hasher.write_u64(number);
-    hasher.finish() as u16
+    numbers.into_iter().for_each(|number| hasher.write_u64(number));
+    hasher.finish() as u32
 }
 
 const OFFSET_BITS: u32 = 42;
@@ -240,11 +267,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn origin() -> impl Strategy<Value = Origin> {
-        (0..1u16 << 15, any::<u16>(), 1..=u32::MAX).prop_map(|(system, place, timeline)| Origin {
-            system,
-            place,
-            timeline,
-        })
+        (0..1u32 << MAKER_BITS, 0..1u32 << DATABASE_BITS, 1..1u32 << TIMELINE_BITS)
+            .prop_map(|(maker, database, timeline)| Origin { maker, database, timeline })
+    }
+
+    fn at(timeline: u32) -> Origin {
+        Origin { maker: 1, database: 1, timeline }
     }
 
     proptest! {
@@ -261,20 +289,28 @@ mod tests {
         }
 
         /// However much of the WAL was lost, and whatever the clocks say: a server on a later timeline, which starts from what it has, is above what
-        /// the earlier ones gave out.
+        /// the earlier ones gave out. The same if what they all start from is a restored dump.
         #[test]
         fn a_later_timeline_is_above_an_earlier_one(
-            seen in 0..1_000i64, told in 0..1_000_000i64, first in 2..500u32, later in 1..500u32,
-            clocks in any::<[Timestamp; 2]>(),
+            seen in 0..1_000i64, told in 0..1_000_000i64, first in 2..32u32, later in 1..32u32,
+            clocks in any::<[Timestamp; 2]>(), is_restored: bool,
         ) {
-            let at = |timeline| Origin { system: 1, place: 1, timeline };
-            let [earlier, other] = [(first, clocks[0]), (first + later, clocks[1])].map(|(timeline, clock)| {
-                start_of(epoch(seen) + at(timeline).steps_from(Some(at(1)), seen), clock)
-            });
+            let from = if is_restored { Origin { maker: 2, ..at(7) } } else { at(1) };
+            let [earlier, other] = [(first, clocks[0]), (first + later, clocks[1])]
+                .map(|(timeline, clock)| start_of(epoch(seen) + at(timeline).steps_from(Some(from), seen), clock));
             prop_assert!(seen + told < earlier);
             // A server draws fewer numbers in its life than an epoch has.
-            prop_assert!(earlier < other || epoch(earlier) < epoch(other));
+            prop_assert!(epoch(earlier) < epoch(other));
         }
+    }
+
+    #[test]
+    fn a_copy_of_a_database_without_tokens_is_fresh_and_an_extension_made_anew_is_not() {
+        let copy = Origin { database: 2, ..at(1) };
+        assert_eq!(copy.steps_from(Some(at(1)), 1), 0);
+        assert_eq!(copy.steps_from(Some(at(1)), 2), 8);
+        assert_eq!(Origin { maker: 2, ..at(1) }.steps_from(Some(at(1)), 1), 8);
+        assert_eq!(at(1).steps_from(None, 1), 8);
     }
 
     #[test]

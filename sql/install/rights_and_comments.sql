@@ -143,7 +143,7 @@ COMMENT ON FUNCTION lease_force_release(text) IS
 COMMENT ON FUNCTION lease_prune(interval) IS
 'Removes the leases that nobody has held or completed for that time, with their checkpoints, and gives their number. Tokens go on rising. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006.';
 COMMENT ON FUNCTION lease_raise_token_floor(bigint) IS
-'Every token that is granted from now on is above the floor: for a database whose tables hold tokens of an earlier one. Gives the floor now in force. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006. Locks: waits for open transactions that were granted a lease.';
+'Every token that is granted from now on is above the floor: for a database whose tables hold tokens of an earlier one. Gives the floor now in force. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006. It is not undone by a rollback. Locks: none that a transaction keeps.';
 
 COMMENT ON VIEW lease_status IS 'the leases of the roles that the caller belongs to, all for members of pg_monitor; a released one stays listed until it is pruned';
 COMMENT ON COLUMN lease_status.name IS 'name of the lease';
