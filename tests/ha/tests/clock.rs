@@ -3,6 +3,7 @@
 //! PostgreSQL sleeps and counts its waits by a clock that cannot be stepped, and so does the test. What is stepped here is the clock that
 //! tells the time of day.
 
+mod dead;
 mod line;
 mod steps;
 mod tokens;

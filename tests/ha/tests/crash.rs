@@ -370,3 +370,14 @@ async fn tokens_rise_over_a_crash_whatever_was_done_by_hand() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_floor_that_was_raised_stays_raised() {
+    let server = Server::new("server", &[("wal_writer_delay", "10s")]).await;
+    let session = server.with_extension().await;
+    session.sql("SET synchronous_commit = off").await.unwrap();
+    assert_eq!(session.one("SELECT lease_raise_token_floor(777)", &[]).await, Ok(777_i64));
+    server.crash().await;
+    server.start().await;
+    assert!(server.connect().await.acq("job", "A", "10 min").await.granted() > 777);
+}

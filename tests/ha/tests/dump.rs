@@ -4,6 +4,7 @@
 mod copies;
 mod holders;
 mod numbers;
+mod origins;
 mod partial;
 
 use std::path::PathBuf;

@@ -228,6 +228,13 @@ async fn with_quorum_commit_no_acknowledged_grant_is_lost() {
 async fn a_grant_waits_for_the_quorum_also_with_synchronous_commit_off() {
     let primary = Server::new("primary", &[]).await;
     let session = primary.with_extension().await;
+    session
+        .sql(
+            "CREATE FUNCTION quick(text) RETURNS bigint LANGUAGE sql SET synchronous_commit = off
+             AS $$ SELECT lease_acquire($1, 'A', '10 min') $$",
+        )
+        .await
+        .unwrap();
     let standby = primary.standby("s1").await;
     primary.set("synchronous_standby_names", "ANY 1 (s1)").await;
     session.until("SELECT sync_state = 'quorum' FROM pg_stat_replication", &[]).await;
@@ -237,25 +244,36 @@ async fn a_grant_waits_for_the_quorum_also_with_synchronous_commit_off() {
     standby.cut_off().await;
     // A heartbeat does not wait, as its client has said.
     client.ext("held", held).await.extended();
-    let granted = client.beside(|client| async move { client.acq("job", "A", "10 min").await });
-    until("the grant waits, or is acknowledged without a standby", async || {
-        granted.is_finished()
-            || session
-                .one(
-                    "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1",
-                    &[&client.pid()],
-                )
-                .await
-                .unwrap_or(Some(false))
-                == Some(true)
-    })
-    .await;
-    assert!(!granted.is_finished(), "acknowledged, and no standby has it: {:?}", granted.await);
+    let mut granted = Vec::new();
+    for (name, sql) in [
+        ("job", "SELECT lease_acquire($1, 'A', '10 min')"),
+        // The function takes its setting away again before the commit.
+        ("by function", "SELECT quick($1)"),
+    ] {
+        let client = primary.connect().await;
+        client.sql("SET synchronous_commit = off").await.unwrap();
+        let pid = client.pid();
+        let answer =
+            client.beside(|client| async move { client.one::<Option<i64>>(sql, &[&name]).await });
+        until("the grant waits, or is acknowledged without a standby", async || {
+            let waits = "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1";
+            answer.is_finished()
+                || session.one(waits, &[&pid]).await.unwrap_or(Some(false)) == Some(true)
+        })
+        .await;
+        assert!(!answer.is_finished(), "acknowledged, and no standby has it: {:?}", answer.await);
+        granted.push((name, answer));
+    }
     standby.follow(&primary).await;
-    let token = granted.await.unwrap().granted();
+    let mut tokens = Vec::new();
+    for (name, answer) in granted {
+        tokens.push((name, answer.await.unwrap().granted()));
+    }
     primary.crash().await;
     standby.promote().await;
-    standby.connect().await.ext("job", token).await.extended();
+    for (name, token) in tokens {
+        standby.connect().await.ext(name, token).await.extended();
+    }
 }
 
 #[tokio::test]
