@@ -2,7 +2,7 @@
 # postgresql.sh MAJOR [PREFIX]
 #
 # Builds a PostgreSQL that Debian 12 does not have from the source package of a later Debian, into PREFIX (by default
-# LOCK_EXT_PG_PREFIX, else target/postgresql-MAJOR), and prints the path of its pg_config; all else goes to the standard error. Where
+# LOCK_EXT_PG_PREFIX, else target/postgresql-MAJOR, or below /var/tmp where that is closed to the user postgres), and prints the path of its pg_config; all else goes to the standard error. Where
 # it is there already that is all, without network. The system's package sources stay as they are.
 #
 # It has what our tests use: the server and its clients, PL/pgSQL, pg_regress, test_decoding, ICU, zlib for compressed dumps.
@@ -16,7 +16,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 [[ ${1:-} =~ ^1[0-9]$ && $# -le 2 ]] || die "usage: postgresql.sh MAJOR [PREFIX]"
 major=$1
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-prefix=${2:-${LOCK_EXT_PG_PREFIX:-$root/target/postgresql-$major}}
+prefix=$root/target/postgresql-$major
+# As root the server is run by the user postgres, who may not get to where a clone is.
+if is_root && getent passwd postgres >/dev/null && ! as_postgres test -x "$root"; then
+    prefix=/var/tmp/lock_ext/postgresql-$major
+fi
+prefix=${2:-${LOCK_EXT_PG_PREFIX:-$prefix}}
 [[ $prefix = /* ]] || prefix=$PWD/$prefix
 
 # The releases to look in, one after the other. A major stays in the last one only until the next major comes.

@@ -14,7 +14,8 @@ use lock_ext_ha::{Asked, NO_TOKEN, Recipe, Refused, STALE, Server, Session, Stop
 
 /// The programs of the next version, if there is one.
 fn next() -> Option<PathBuf> {
-    let Some(pg_config) = std::env::var_os("LOCK_EXT_NEXT_PG_CONFIG") else {
+    let named = std::env::var_os("LOCK_EXT_NEXT_PG_CONFIG").filter(|path| !path.is_empty());
+    let Some(pg_config) = named else {
         static SAID: Once = Once::new();
         // Not by a macro: what those print of a test that passes is not shown.
         SAID.call_once(|| {
