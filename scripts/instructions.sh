@@ -17,7 +17,7 @@ bin=$("$pg_config" --bindir)
     bulk_update_fenced bulk_update_trigger bulk_update_column
 dir=$(short_temp_dir)
 is_root && chown postgres "$dir"
-trap 'as_postgres "$bin/pg_ctl" -D "$dir/data" -m immediate stop >/dev/null 2>&1 || true; rm -rf "$dir"' EXIT
+trap 'as_postgres "$bin/pg_ctl" -D "$dir/data" -m immediate stop >/dev/null 2>&1 || true; wait; rm -rf "$dir"' EXIT
 as_postgres "$bin/initdb" -D "$dir/data" -A trust --no-sync -E UTF8 --locale=C >/dev/null
 cat >>"$dir/data/postgresql.conf" <<CONF
 listen_addresses = ''
