@@ -3,6 +3,8 @@
 #   make demo       the daily reward paid once although a node freezes, and what happens without the fence
 #   make test       everything that is tested; `scripts/test.sh STAGE` runs one part of it
 #   make test-ha    crashes, fail-overs, restores, an upgrade to the next major version, Patroni: some minutes more
+#   make torture    many clients under faults, a checker of their history, and two controls that it has to find out; DURATION=5m
+#   make fuzz       random values for all that takes one; FUZZ_SECONDS=60
 #   make bench      speed figures
 #   make install    build and install into the server of PG_CONFIG (PostgreSQL 15 of Debian by default)
 #   make package    build into target/release/lock_ext-pg15/, for packagers
@@ -29,6 +31,15 @@ test: needs-test
 test-ha: needs-ha
 	scripts/test.sh install ha
 
+DURATION ?= 5m
+torture: needs-test install
+	cargo run --release --package lock_ext_torture -- --duration $(DURATION)
+
+FUZZ_SECONDS ?= 60
+export FUZZ_SECONDS
+fuzz: needs-test install
+	scripts/with-cluster.sh cargo test --package lock_ext_sessions --release -- --ignored --nocapture fuzz
+
 bench: needs-bench install
 	scripts/bench.sh
 
@@ -53,5 +64,5 @@ needs-bench:
 clean:
 	cargo clean
 
-.PHONY: all demo demo-svg test test-ha bench install package needs needs-test needs-ha needs-bench clean
+.PHONY: all demo demo-svg test test-ha torture fuzz bench install package needs needs-test needs-ha needs-bench clean
 .NOTPARALLEL:

@@ -11,7 +11,7 @@ AS 'MODULE_PATHNAME', 'origin_wrapper';
 SELECT pg_catalog.setval('lock_ext.token_guard', last_value, is_called) FROM lock_ext.lease_token_seq;
 SELECT pg_catalog.setval('lock_ext.token_origin', lock_ext.origin());
 
-COMMENT ON SEQUENCE lock_ext.token_guard IS 'counts the tokens as well, so that the other sequence may be changed by hand without a token being given out twice';
+COMMENT ON SEQUENCE lock_ext.token_guard IS 'gives the tokens beside the other sequence, so that this one may be changed by hand without a token being given out twice';
 COMMENT ON SEQUENCE lock_ext.token_origin IS 'cluster, database, extension and timeline that the last token was drawn on, in one number';
 COMMENT ON FUNCTION lock_ext.origin() IS 'what lock_ext.token_origin is set to';
 

@@ -266,6 +266,11 @@ pub fn check_for_interrupts() {
     pgrx::check_for_interrupts!();
 }
 
+pub fn most_sessions() -> i64 {
+    // SAFETY: set at server start.
+    unsafe { pg_sys::MaxBackends }.into()
+}
+
 /// The system identifier of the cluster, and the timeline that it writes. The control file would lag behind.
 pub fn system_and_timeline() -> (u64, u32) {
     // SAFETY: not called during recovery, and afterwards the timeline does not change.

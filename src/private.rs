@@ -3,7 +3,7 @@
 use crate::error::{Error, Result, or_raise};
 use crate::pg;
 use crate::types::{Kind, Label, Text, Token};
-use crate::{admin, attach, fence, observe, token, update};
+use crate::{admin, attach, fence, observe, text, token, update};
 use pgrx::prelude::*;
 
 fn check<'a>(function: Option<pg_sys::Oid>, schema: &'a Option<Text>) -> attach::Check<'a> {
@@ -134,6 +134,7 @@ pub mod lock_ext {
     #[pg_extern(immutable, parallel_safe)]
     fn trigger_arguments(tgargs: Option<Vec<u8>>) -> Vec<Text> {
         let tgargs = tgargs.unwrap_or_default();
+        tgargs.split(|byte| *byte == 0).for_each(text::verify);
         let mut arguments: Vec<Text> =
             tgargs.split(|byte| *byte == 0).map(|argument| Text(argument.to_vec())).collect();
         arguments.pop();
@@ -160,10 +161,10 @@ pub mod lock_ext {
     #[pg_extern(volatile, parallel_unsafe)]
     fn update_statement(
         table: Option<pg_sys::Oid>,
-        filter_type: Option<String>,
+        filter_type: Option<Text>,
         filter: Option<Vec<Text>>,
         values: Option<Vec<Text>>,
-        changes_type: Option<String>,
+        changes_type: Option<Text>,
         changes: Option<Vec<Text>>,
         all_rows: Option<bool>,
     ) -> Text {

@@ -12,7 +12,8 @@
 //! | a transaction that keeps take-overs waiting: `hold`, or prepared | hold, Share; lease, RowShare | | a grant |
 //! | who waits in line | queue, Exclusive; the one who has it is the head | | each other |
 //! | a session that a lease is bound to, as long as it lives | tenure, Exclusive | | nobody wants it; whether it is there is what is asked |
-//! | who draws a token, while that takes | numbers, Exclusive | | each other |
+//! | who draws a token, while that takes | numbers, RowShare | each other | who sets a number |
+//! | who sets a number, while that takes | numbers, Exclusive | | all of these |
 //! | a transaction from its last check of an observed token to its end | observation, Share; Exclusive if the token is a higher one | the same token | a higher one |
 //!
 //! Only the first, the second and the last two are kept until the transaction ends. What a heartbeat, a grant or a release has written
@@ -124,7 +125,7 @@ impl Tag {
         tag(Purpose::Queue, database(), name.lock)
     }
 
-    /// For who draws a token, while that takes. Nobody waits for anything else with it.
+    /// For who draws or sets a token, while that takes. Nobody waits for anything else with it.
     pub fn numbers() -> Tag {
         tag(Purpose::Numbers, database(), 0)
     }

@@ -41,6 +41,12 @@ fn needs_conversion() -> bool {
     ![PG_UTF8, PG_SQL_ASCII].contains(&encoding())
 }
 
+/// Raises the server's own error (22021) for bytes that are no text in the encoding of the database.
+pub fn verify(bytes: &[u8]) {
+    // SAFETY: reads the bytes; an error is turned into a panic by the guard.
+    unsafe { pg_sys::pg_verifymbstr(bytes.as_ptr().cast(), bytes.len() as c_int, false) };
+}
+
 /// A text of the server's as a string; an error if it cannot be told what its bytes mean.
 pub fn to_utf8(text: &[u8]) -> Result<String> {
     if !needs_conversion() {

@@ -8,11 +8,11 @@
 //! epoch 0. In a later one the offset starts at the clock, so that also two servers that were promoted from the same state, and know nothing of
 //! each other, give out different numbers. No clock decides between two timelines.
 //!
-//! **Somebody changed the sequence:** `setval`, RESTART, CACHE, CYCLE, UNLOGGED, a restore of its position. A second sequence counts along, and the
-//! higher number counts.
+//! **Somebody changed the sequence:** `setval`, RESTART, CACHE, CYCLE, UNLOGGED, a restore of its position. So a second sequence, which nobody looks at, gives the
+//! numbers while the two are close to each other. Where they are not, the higher one counts.
 //!
 //! All of it is kept in sequences, for they are what no rollback takes back, and no open transaction keeps others from. One lock is around it,
-//! which is taken last and given back at once.
+//! which is taken last and given back at once; who only draws shares it.
 
 use crate::error::{Error, Result};
 use crate::referee::{self, Mode, Tag};
@@ -61,8 +61,16 @@ impl Sequences {
         [self.guard, Some(self.tokens)].into_iter().flatten()
     }
 
-    fn lock(self) {
-        self.counts().chain(self.origin).for_each(sequence::lock);
+    fn find_locked() -> Result<Self> {
+        let found = Self::find()?;
+        found.counts().chain(found.origin).for_each(sequence::lock);
+        Ok(found)
+    }
+
+    fn drawn(self, number: i64) -> Drawn {
+        // Of both: one of them may be unlogged, and have no place in the WAL.
+        let logged = self.counts().map(sequence::logged).max().unwrap_or_default();
+        Drawn { token: Token(number), logged }
     }
 
     fn last(self) -> i64 {
@@ -71,24 +79,57 @@ impl Sequences {
 }
 
 /// Runs `work` while nobody else draws or sets a number. The sequences are locked before, as whoever alters one has it locked already.
-fn alone<T>(work: impl FnOnce(Sequences) -> Result<T>) -> Result<T> {
-    let sequences = Sequences::find()?;
-    sequences.lock();
-    let tag = Tag::numbers();
-    referee::lock(tag, Mode::Exclusive)?;
-    let result = work(sequences);
-    referee::unlock(tag, Mode::Exclusive);
+fn alone<T>(at: Sequences, work: impl FnOnce(Sequences) -> Result<T>) -> Result<T> {
+    referee::lock(Tag::numbers(), Mode::Exclusive)?;
+    let result = work(at);
+    referee::unlock(Tag::numbers(), Mode::Exclusive);
     result
 }
 
 /// Locks the sequences, which somebody may be altering, before the caller takes a lock that others wait for.
 pub fn prepare() -> Result<()> {
-    Sequences::find().map(Sequences::lock)
+    Sequences::find_locked().map(drop)
 }
 
-/// Draws a token above `last`, under the lock of the lease that `last` was granted by. `highest` looks for the highest one of all rows.
+/// Draws a token above `last`, under the lock of the lease that `last` was granted by, and after [`prepare`]. `highest` looks for the highest one of all rows.
 pub fn draw(last: Option<Token>, highest: impl FnOnce() -> Option<Token>) -> Result<Drawn> {
-    alone(|at| {
+    let at = Sequences::find()?;
+    referee::lock(Tag::numbers(), Mode::RowShare)?;
+    let drawn = draw_beside_others(at, last);
+    referee::unlock(Tag::numbers(), Mode::RowShare);
+    match drawn {
+        Some(drawn) => Ok(drawn),
+        None => draw_alone(at, last, highest),
+    }
+}
+
+/// While nothing has happened the second sequence gives the number, and the first one, which people see, counts along. Others draw at the same time, so the
+/// two may be apart by as much as there are sessions.
+fn draw_beside_others(at: Sequences, last: Option<Token>) -> Option<Drawn> {
+    let (guard, origin) = (at.guard?, at.origin?);
+    let most_apart = pg::most_sessions();
+    // At the beginning a restore of the other one would not show; the end is for one at a time.
+    let usual = most_apart + 1..sequence::end(at.tokens).min(MAX_TOKEN) - most_apart;
+    if sequence::position(origin) != Origin::here(at.tokens).pack()
+        || !usual.contains(&sequence::position(guard))
+    {
+        return None;
+    }
+    let number = sequence::draw(guard);
+    if last.is_some_and(|last| number <= last.0) {
+        return None;
+    }
+    let apart = sequence::draw(at.tokens).abs_diff(number);
+    (apart <= most_apart.unsigned_abs()).then(|| at.drawn(number))
+}
+
+/// What a restore, a promotion or a change by hand makes necessary, and the first token.
+fn draw_alone(
+    at: Sequences,
+    last: Option<Token>,
+    highest: impl FnOnce() -> Option<Token>,
+) -> Result<Drawn> {
+    alone(at, |at| {
         let here = Origin::here(at.tokens);
         let before = at.origin.map(|origin| Origin::unpack(sequence::position(origin)));
         let second = at.guard.map_or(0, sequence::draw);
@@ -126,15 +167,13 @@ pub fn draw(last: Option<Token>, highest: impl FnOnce() -> Option<Token>) -> Res
         {
             sequence::set(origin, here.pack());
         }
-        // Of both: one of them may be unlogged, and have no place in the WAL.
-        let logged = at.counts().map(sequence::logged).max().unwrap_or_default();
-        Ok(Drawn { token: Token(number), logged })
+        Ok(at.drawn(number))
     })
 }
 
 /// The last token that was drawn, zero for none.
 pub fn peek() -> Result<Token> {
-    alone(|at| Ok(Token(at.last())))
+    alone(Sequences::find_locked()?, |at| Ok(Token(at.last())))
 }
 
 /// From now on every new token is above `floor`.
@@ -142,7 +181,7 @@ pub fn raise_floor(floor: Token) -> Result<Token> {
     if !(0..MAX_TOKEN).contains(&floor.0) {
         return Err(Error::FloorRange);
     }
-    alone(|at| {
+    alone(Sequences::find_locked()?, |at| {
         let last = at.last();
         // A copy as fresh as its template has to be known for that while nothing tells otherwise.
         if let (0, Some(origin)) = (last, at.origin) {

@@ -33,7 +33,7 @@ COMMENT ON COLUMN lock_ext.lease.not_before IS 'minimum hold: nobody else is gra
 COMMENT ON COLUMN lock_ext.lease.pause IS 'for how long after an expiry, or an end by force, nobody is granted the lease; null: none';
 COMMENT ON COLUMN lock_ext.lease.session_pid IS 'process id of the session that the grant is bound to; null: it has a time to live';
 COMMENT ON SEQUENCE lock_ext.lease_token_seq IS 'fencing tokens, of all names together';
-COMMENT ON SEQUENCE lock_ext.token_guard IS 'counts the tokens as well, so that the other sequence may be changed by hand without a token being given out twice';
+COMMENT ON SEQUENCE lock_ext.token_guard IS 'gives the tokens beside the other sequence, so that this one may be changed by hand without a token being given out twice';
 COMMENT ON SEQUENCE lock_ext.token_origin IS 'cluster, database, extension and timeline that the last token was drawn on, in one number';
 
 COMMENT ON TABLE lock_ext.lease_checkpoint IS 'progress saved under a lease; the row of the highest token counts';

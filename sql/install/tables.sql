@@ -32,7 +32,7 @@ ALTER TABLE lock_ext.lease ALTER COLUMN name SET STORAGE PLAIN;
 ALTER TABLE lock_ext.lease ALTER COLUMN holder SET STORAGE PLAIN;
 -- JSON readers keep whole numbers up to 2^53 - 1.
 ALTER SEQUENCE lock_ext.lease_token_seq MAXVALUE 9007199254740991;
--- Counts along with it, so that it is seen when somebody has set that one back; see src/token.rs.
+-- Gives the numbers, and that one counts along, so that it is seen when somebody has set it back; see src/token.rs.
 CREATE SEQUENCE lock_ext.token_guard;
 -- Not a count: it keeps where the last token was drawn, which no rollback may take back.
 CREATE SEQUENCE lock_ext.token_origin;

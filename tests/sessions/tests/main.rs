@@ -9,12 +9,14 @@
 //! * `wire`: every error by the fields that a driver sees;
 //! * `calls`: the smaller promises of single functions;
 //! * `histories` and `model`: random histories against a model in plain Rust;
-//! * `checker`: random transactions at the same time, and a walk through the server's log of commits.
+//! * `checker`: random transactions at the same time, and a walk through the server's log of commits;
+//! * `fuzz`: random values for everything that takes one.
 
 mod calls;
 mod cases;
 mod checker;
 mod fences;
+mod fuzz;
 mod histories;
 mod line;
 mod model;

@@ -1,0 +1,215 @@
+//! What must hold of a [`History`], each part in a file of its own. Nothing here asks a server.
+
+mod batch;
+mod commits;
+mod leases;
+mod line;
+mod linear;
+mod once;
+mod register;
+mod set;
+mod tenures;
+mod tokens;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::history::{Call, Change, Effect, History, Micros, Op};
+
+/// What one check has looked at, and what it found.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    pub what: &'static str,
+    /// Whether it is the fence that it depends on; leases and `once` are right without one.
+    pub is_of_fence: bool,
+    /// What was counted, and how many.
+    pub counts: Vec<(&'static str, usize)>,
+    pub violations: Vec<String>,
+}
+
+impl Checked {
+    fn new(what: &'static str) -> Self {
+        Self { what, is_of_fence: false, counts: Vec::new(), violations: Vec::new() }
+    }
+
+    /// One that the fence is needed for.
+    fn of_fence(what: &'static str) -> Self {
+        Self { is_of_fence: true, ..Self::new(what) }
+    }
+
+    fn count(&mut self, what: &'static str, count: usize) {
+        self.counts.push((what, count));
+    }
+
+    fn wrong(&mut self, why: String) {
+        self.violations.push(why);
+    }
+}
+
+pub fn all(history: &History) -> Vec<Checked> {
+    let facts = Facts::of(history);
+    vec![
+        leases::check(&facts),
+        tokens::check(&facts),
+        commits::check(&facts),
+        tenures::check(&facts),
+        register::check(&facts),
+        set::check(&facts),
+        batch::check(&facts),
+        once::check(&facts),
+        line::check(&facts),
+        line::check_shown(&facts),
+    ]
+}
+
+/// What a run of a minute with all workloads has to have had, or it would show nothing.
+const ENOUGH: [(&str, usize); 11] = [
+    ("grants", 50),
+    ("commits", 100),
+    ("take-overs", 10),
+    ("refused at the statement", 1),
+    ("refused at COMMIT", 1),
+    ("tenures", 20),
+    ("swaps", 20),
+    ("acknowledged elements", 20),
+    ("rounds", 2),
+    ("of these asked for more than once", 20),
+    ("pairs in the line", 20),
+];
+
+/// Of what there was too little.
+pub fn too_few(checks: &[Checked]) -> Vec<String> {
+    let count = |wanted: &str| {
+        let counts = checks.iter().flat_map(|check| &check.counts);
+        counts.filter(|(what, _)| *what == wanted).map(|(_, count)| *count).max().unwrap_or(0)
+    };
+    ENOUGH
+        .into_iter()
+        .filter(|(what, enough)| count(what) < *enough)
+        .map(|(what, enough)| format!("{what}: {} of at least {enough}", count(what)))
+        .collect()
+}
+
+/// A history with what all checks ask about it.
+struct Facts<'a> {
+    history: &'a History,
+    /// What became of the operations that the log of commits has.
+    logged: HashMap<&'a str, Fate>,
+    /// The tokens of grants by the operation that got them.
+    granted: HashMap<&'a str, (i64, Fate)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    /// With a tail of which that was to be expected.
+    Lost,
+    /// With a server that had a quorum.
+    LostInSpite,
+}
+
+impl<'a> Facts<'a> {
+    fn of(history: &'a History) -> Self {
+        let (mut logged, mut granted) = (HashMap::new(), HashMap::new());
+        let lossy: HashSet<u32> = history
+            .events
+            .iter()
+            .filter_map(|event| match event.effect {
+                Some(Effect::FailOver { to, lost_tail: true, .. }) => Some(to - 1),
+                _ => None,
+            })
+            .collect();
+        for commit in &history.commits {
+            let fate = match (commit.kept, lossy.contains(&commit.server)) {
+                (true, _) => Fate::Kept,
+                (false, true) => Fate::Lost,
+                (false, false) => Fate::LostInSpite,
+            };
+            for change in &commit.changes {
+                match change {
+                    Change::Note { op, .. } => {
+                        logged.insert(op.as_str(), fate);
+                    }
+                    Change::Lease { token, holder, held: true, .. } => {
+                        granted.entry(holder.as_str()).or_insert((*token, fate));
+                    }
+                    Change::Lease { .. } => {}
+                }
+            }
+        }
+        Self { history, logged, granted }
+    }
+
+    /// Where a tail was lost: when the server ended, and the number of the next one.
+    fn losses(&self) -> Vec<(Micros, u32)> {
+        self.history
+            .events
+            .iter()
+            .filter_map(|event| match event.effect {
+                Some(Effect::FailOver { to, dead, lost_tail: true }) => Some((dead, to)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Operations between one lost tail and the next: what is in one part knows nothing of what was lost in an earlier one.
+    fn parts<'b>(&self, ops: impl Iterator<Item = &'b Op>) -> Vec<Vec<&'b Op>> {
+        let losses = self.losses();
+        let mut parts = vec![Vec::new(); losses.len() + 1];
+        for op in ops {
+            let part = losses.iter().filter(|(ended, _)| op.start >= *ended).count();
+            parts[part].push(op);
+        }
+        parts
+    }
+
+    /// What the surviving commits before server `to` say, in their order.
+    fn survived(&self, to: u32) -> impl Iterator<Item = &'a Change> {
+        self.history
+            .commits
+            .iter()
+            .filter(move |commit| commit.server < to && commit.kept)
+            .flat_map(|commit| &commit.changes)
+    }
+
+    /// The operation that the log has the grant of, which the caller was told of: its own, or the one that it asked again for.
+    fn source<'b>(&self, op: &'b Op) -> &'b str {
+        match &op.call {
+            Call::Acquire { again: Some(first), .. }
+                if !self.granted.contains_key(op.id.as_str()) =>
+            {
+                first
+            }
+            _ => &op.id,
+        }
+    }
+
+    fn fate(&self, op: &Op) -> Option<Fate> {
+        self.logged.get(op.id.as_str()).copied()
+    }
+}
+
+/// An operation, short.
+fn show(op: &Op, start: Micros) -> String {
+    let time = |at: Micros| format!("{:.6}", (at - start) as f64 / 1e6);
+    let end = op.end.map_or_else(|| "open".to_owned(), time);
+    format!(
+        "[{} .. {end}] {} {} -> {}",
+        time(op.start),
+        op.id,
+        serde_json::to_string(&op.call).expect("JSON"),
+        serde_json::to_string(&op.outcome).expect("JSON")
+    )
+}
+
+fn by_lease(facts: &Facts<'_>) -> BTreeMap<String, Vec<Op>> {
+    let mut leases: BTreeMap<String, Vec<Op>> = BTreeMap::new();
+    for op in &facts.history.ops {
+        if let Some(lease) = op.lease() {
+            leases.entry(lease.to_owned()).or_default().push(op.clone());
+        }
+    }
+    leases
+}
