@@ -41,6 +41,7 @@ const ALL: &[May] = &[
     May { codes: &["42P17", "42P16", "0A000", "42809", "42710", "42704", "55006"], at: &[TRIGGER], why: "PostgreSQL: such a trigger cannot be made for such a relation, or while it is in use" },
     May { codes: &["55006"], at: &[ATTACH, DETACH, WRITE], why: "PostgreSQL: the table has pending trigger events or is in use by the same session" },
     May { codes: &["22021", "22P05"], at: &[ATTACH, UPDATE, "attach_statements", "update_statement", "conversion_statement"], why: "README: names that are not UTF-8 in a SQL_ASCII database" },
+    May { codes: &["22021"], at: &["trigger_arguments"], why: "bytes that are no text; in a SQL_ASCII database the client's encoding says so" },
     May { codes: &["22P05"], at: &[TRIGGER], why: "PostgreSQL: a letter that the database's encoding lacks" },
     May { codes: &["22023", "22P02", "42704", "42602", "55P02"], at: &["setting"], why: "PostgreSQL: a setting's value or name" },
 ];
