@@ -98,6 +98,8 @@ build() {
 }
 
 ready && exit
+# PostgreSQL makes its generated headers only where make was not called by another make.
+unset MAKELEVEL MAKEFLAGS MFLAGS
 # Others have to be able to read what is installed.
 umask 022
 work=$(mktemp -d)
