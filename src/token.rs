@@ -41,7 +41,7 @@ impl Drawn {
 #[derive(Clone, Copy)]
 struct Sequences {
     tokens: pg_sys::Oid,
-    /// Counts along; not dumped, so that no restore sets both back.
+    /// Gives the numbers, as a rule; not dumped, so that no restore sets both back.
     guard: Option<pg_sys::Oid>,
     /// The origin of the last token.
     origin: Option<pg_sys::Oid>,
