@@ -129,7 +129,7 @@ fn decide(
         return decided;
     };
     let watched = watch::look(hash.lock, leases.version(row));
-    match policy::acquire_watched(lease, now, request.id, watched) {
+    match policy::watched(decided, lease, now, watched) {
         Acquire::Refuse { .. } if is_back && place == (Place::Outside { may_correct: true }) => {
             decided
         }

@@ -139,15 +139,9 @@ pub fn acquire(lease: Option<&Lease>, now: Timestamp, request: Option<[u8; 16]>)
     }
 }
 
-/// The same for who has seen the lease in this state for `watched` microseconds of a clock that nobody sets: by then it has been kept for that long,
-/// whatever the server's clock says.
-pub fn acquire_watched(
-    lease: Option<&Lease>,
-    now: Timestamp,
-    request: Option<[u8; 16]>,
-    watched: i64,
-) -> Acquire {
-    let decided = acquire(lease, now, request);
+/// What becomes of the decision for who has seen the lease in this state for `watched` microseconds of a clock that nobody sets: by then it has been kept for that
+/// long, whatever the server's clock says.
+pub fn watched(decided: Acquire, lease: Option<&Lease>, now: Timestamp, watched: i64) -> Acquire {
     let until = match decided {
         Acquire::Refuse { until } | Acquire::StepBack { until, .. } => until,
         _ => return decided,
@@ -344,7 +338,8 @@ mod tests {
             renewed_at in 0..1_000_000i64, ttl in 1_000..1_000_000i64, now in -1_000_000..3_000_000i64, watched in 0..2_000_000i64,
         ) {
             let lease = held(1, renewed_at, ttl);
-            match acquire_watched(Some(&lease), now, None, watched) {
+            let decided = acquire(Some(&lease), now, None);
+            match super::watched(decided, Some(&lease), now, watched) {
                 Acquire::Grant => prop_assert!(watched >= ttl || now >= renewed_at + ttl),
                 Acquire::Refuse { until } => prop_assert!(until > now && until <= now + ttl - watched),
                 other => prop_assert!(false, "{other:?}"),
