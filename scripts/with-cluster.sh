@@ -89,7 +89,9 @@ CONF
 }
 start
 
-export PGHOST=$dir PGPORT=5432 PGUSER=postgres PGDATABASE=postgres
+# The caller's options may have chosen another port.
+PGPORT=$(sed -n 4p "$dir/data/postmaster.pid")
+export PGHOST=$dir PGPORT PGUSER=postgres PGDATABASE=postgres
 export LOCK_EXT_PGDATA=$dir/data LOCK_EXT_PGLOG=$log LOCK_EXT_PGBIN=$bin
 
 status=0
