@@ -7,6 +7,7 @@ use super::codes;
 use super::fuzzer::Fuzzer;
 use super::link::{Link, Rows, Way};
 use super::values::Value;
+use std::time::Duration;
 
 impl Fuzzer {
     /// The error of a value's own type, if it has one.
@@ -246,19 +247,24 @@ impl Fuzzer {
         if self.links[link].is_bound || self.links[link].block.is_some() || !self.dice.one_in(3) {
             return;
         }
-        let locks = self
-            .watch
-            .sql(&format!(
-                "SELECT count(*) FROM pg_locks WHERE pid = {} AND locktype = 'userlock'",
-                self.links[link].pid
-            ))
-            .await;
-        if locks.is_ok_and(|rows| rows[0].as_deref() != Some("0")) {
-            self.found(
-                "a lock that stays".to_owned(),
-                self.last.back().cloned().unwrap_or_default(),
-            );
+        // An error reaches the client before the server has undone the transaction, and let go of its locks.
+        let asked = format!(
+            "SELECT coalesce(string_agg(concat_ws(' ', mode, classid, objid, objsubid), ', '), '') FROM pg_locks WHERE pid = {} AND locktype = 'userlock'",
+            self.links[link].pid
+        );
+        let mut locks = String::new();
+        for _ in 0..50 {
+            let Ok(rows) = self.watch.sql(&asked).await else { return };
+            locks = rows[0].clone().unwrap_or_default();
+            if locks.is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
+        self.found(
+            format!("a lock that stays: {locks}"),
+            self.last.back().cloned().unwrap_or_default(),
+        );
     }
 
     pub async fn look_for_grants(&mut self) {
