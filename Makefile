@@ -3,6 +3,7 @@
 #   make demo       the daily reward paid once although a node freezes, and what happens without the fence
 #   make test       everything that is tested; `scripts/test.sh STAGE` runs one part of it
 #   make test-ha    crashes, fail-overs, restores, an upgrade to the next major version, Patroni: some minutes more
+#   make test-clients  drivers, ORMs and PgBouncer in eight languages, and the packages' installation; some minutes
 #   make torture    many clients under faults, a checker of their history, and two controls that it has to find out; DURATION=5m
 #   make fuzz       random values for all that takes one; FUZZ_SECONDS=60
 #   make bench      speed figures
@@ -31,6 +32,9 @@ test: needs-test
 test-ha: needs-ha
 	scripts/test.sh install ha
 
+test-clients: needs-clients install
+	scripts/clients.sh
+
 DURATION ?= 5m
 torture: needs-test install
 	cargo run --release --package lock_ext_torture -- --duration $(DURATION)
@@ -42,6 +46,11 @@ fuzz: needs-test install
 
 bench: needs-bench install
 	scripts/bench.sh
+
+# Refreshes the picture in the README.
+bench-svg: bench
+	mkdir -p docs
+	cp target/bench.csv target/bench.svg docs/
 
 install: needs
 	scripts/install.sh
@@ -58,11 +67,14 @@ needs-test:
 needs-ha:
 	scripts/needs.sh --ha
 
+needs-clients:
+	scripts/needs.sh --clients
+
 needs-bench:
 	scripts/needs.sh --bench
 
 clean:
 	cargo clean
 
-.PHONY: all demo demo-svg test test-ha torture fuzz bench install package needs needs-test needs-ha needs-bench clean
+.PHONY: all demo demo-svg test test-ha test-clients torture fuzz bench bench-svg install package needs needs-test needs-ha needs-clients needs-bench clean
 .NOTPARALLEL:

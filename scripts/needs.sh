@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# needs.sh [--test|--ha|--bench]
+# needs.sh [--test|--ha|--clients|--bench]
 #
 # Installs what building and testing lock_ext needs on a Debian 12 machine that has Rust and git:
 # Debian's PostgreSQL 15 with its headers, clang for bindgen, the matching cargo-pgrx. Where
 # all of it is there it only looks, and needs no network. What it cannot install it names, with the command
 # that does it, and exits with status 1. --test asks for what the tests need as well (rustfmt, clippy, faketime for the
-# clients with wrong clocks), --ha for what those of servers need besides (Patroni with etcd), --bench for valgrind.
+# clients with wrong clocks), --ha for what those of servers need besides (Patroni with etcd), --clients for the
+# languages and poolers of tests/clients, --bench for valgrind.
 #
 # With PG_CONFIG set that server is taken, and no PostgreSQL is installed.
 set -euo pipefail
@@ -23,8 +24,11 @@ case ${1:-} in
     '') ;;
     --test) packages+=(faketime iproute2) ;;
     --ha) packages+=(faketime iproute2 patroni python3-etcd etcd-server) ;;
+    --clients)
+        mapfile -t -O ${#packages[@]} packages < <(grep -hvE '^(#|$)' "${BASH_SOURCE[0]%/*}"/../tests/clients/*/packages | sort -u)
+        ;;
     --bench) packages+=(valgrind) ;;
-    *) die "usage: needs.sh [--test|--ha|--bench]" ;;
+    *) die "usage: needs.sh [--test|--ha|--clients|--bench]" ;;
 esac
 
 missing_packages() {

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# clients.sh [LANGUAGE...]      (default: every folder of tests/clients)
+#
+# Real drivers, ORMs and poolers against a real server. Each folder of tests/clients has `install` (what comes from PyPI, npm or crates.io, into
+# target/clients), `run`, and `packages`, the Debian packages that it needs (installed by needs.sh --clients). `run` prints a line a scenario,
+#
+#     ok STACK VERSION - SCENARIO
+#     skip STACK VERSION - SCENARIO: why it has no meaning there
+#
+# and here they are counted: each stack of tests/clients/stacks has to have shown each scenario that is named there. A cluster for each language
+# listens on a loopback port as well as on its socket, as some drivers know no sockets, and is gone afterwards.
+set -euo pipefail
+
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+is_open() { (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# Below the ports that the system gives away itself.
+free_port() {
+    local port
+    while port=$((20000 + RANDOM % 10000)) && is_open "$port"; do :; done
+    printf '%s\n' "$port"
+}
+
+languages=("$@")
+if [ $# -eq 0 ]; then
+    mapfile -t languages < <(find tests/clients -mindepth 2 -maxdepth 2 -name run -printf '%h\n' | sed 's|.*/||' | sort)
+fi
+out=$PWD/target/clients/results
+mkdir -p "$out"
+
+failed=()
+for language in "${languages[@]}"; do
+    folder=tests/clients/$language
+    [ -x "$folder/run" ] || die "there is no $folder/run"
+    echo "== $language"
+    if [ -x "$folder/install" ] && ! "$folder/install" >"$out/$language.install" 2>&1; then
+        tail -n 40 "$out/$language.install" >&2
+        failed+=("$language: install")
+        continue
+    fi
+    port=$(free_port)
+    # A statement that hangs is to be seen as one.
+    if ! LOCK_EXT_PGOPTS="listen_addresses = '127.0.0.1'
+port = $port" scripts/with-cluster.sh "$folder/run" 2>"$out/$language.log" | tee "$out/$language"; then
+        tail -n 40 "$out/$language.log" >&2
+        failed+=("$language: run")
+    fi
+done
+
+# What was to be shown, and was not. A line of `stacks`: language, stack, and `all` or the scenarios.
+scenarios='grant heartbeat fenced_transaction fenced_column refused_write refused_commit once checkpoint wait_timeout lost_connection migration'
+count() { grep -cE "^$1 " "$out/$language" || true; }
+: >"$out/table"
+while read -r language stack wanted; do
+    [[ " ${languages[*]} " == *" $language "* ]] || continue
+    touch "$out/$language"
+    [ "$wanted" != all ] || wanted=$scenarios
+    for scenario in $wanted; do
+        grep -qE "^(ok|skip) $stack [^ ]+ - $scenario(:|\$)" "$out/$language" || failed+=("$stack: $scenario was not shown")
+    done
+    version=$(sed -nE "s/^(ok|skip|not ok) $stack ([^ ]+) - .*/\2/p" "$out/$language" | head -n 1)
+    printf '%-12s %-22s %-12s %3d ok %3d skipped\n' "$language" "$stack" "${version:--}" "$(count "ok $stack")" "$(count "skip $stack")" >>"$out/table"
+done < <(grep -vE '^(#|$)' tests/clients/stacks)
+cat "$out/table"
+for failure in "${failed[@]}"; do
+    echo "clients.sh: failed: $failure" >&2
+done
+[ ${#failed[@]} -eq 0 ]

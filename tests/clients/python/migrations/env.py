@@ -1,0 +1,7 @@
+"""Alembic's entry point: it uses the connection that the caller has opened."""
+
+from alembic import context
+
+context.configure(connection=context.config.attributes["connection"])
+with context.begin_transaction():
+    context.run_migrations()

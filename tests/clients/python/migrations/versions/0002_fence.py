@@ -1,0 +1,24 @@
+# [migration]
+"""Put the fence of lease daily-reward on table reward."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade():
+    op.add_column("reward", sa.Column("token", sa.BigInteger))
+    # It waits for open writers, and others wait for it: give up soon, and try again.
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    op.execute("SELECT fence_attach('reward', 'daily-reward', 'token')")
+
+
+def downgrade():
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    op.execute("SELECT fence_detach('reward')")
+    op.drop_column("reward", "token")
+
+
+# [end migration]
