@@ -14,7 +14,7 @@ use crate::history::{Call, Change, Effect, Micros, Op, Outcome};
 const SLACK: Micros = 20_000;
 
 /// How long a call that nobody heard the end of may be at work in the server, as far as a refusal is explained by it.
-const LINGERS: Micros = 30_000_000;
+const LINGERS: Micros = 1_000_000;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -166,6 +166,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
     let mut checked = Checked::new("lease operations are linearizable");
     let lease = Lease::of(facts);
     let (mut names, mut count, mut open, mut places, mut grants, mut beside) = (0, 0, 0, 0, 0, 0);
+    let (mut refusals, mut excused) = (0, 0);
     let losses = facts.losses();
     for (name, ops) in by_lease(facts) {
         names += 1;
@@ -176,12 +177,36 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
             };
             let (mut items, shown) = items(facts, &ops);
             count += items.len();
+            refusals += items
+                .iter()
+                .filter(|i| {
+                    matches!(
+                        i.call,
+                        Step::Busy { .. }
+                            | Step::Lost { .. }
+                            | Step::NotCurrent { .. }
+                            | Step::NotEnded { .. }
+                    )
+                })
+                .count();
+            excused += items
+                .iter()
+                .filter(|i| {
+                    matches!(
+                        i.call,
+                        Step::Busy { contended: true }
+                            | Step::Lost { contended: true, .. }
+                            | Step::NotCurrent { contended: true, .. }
+                            | Step::NotEnded { contended: true, .. }
+                    )
+                })
+                .count();
             open += items.iter().filter(|item| !item.must).count();
             grants += items.iter().filter(|i| matches!(i.call, Step::Grant { .. })).count();
             loop {
                 match linear::check(&lease, first.clone(), &items) {
                     Ok(seen) => places += seen,
-                    Err(stuck) if excuse(&stuck, &mut items, &ops) => {
+                    Err(stuck) if excuse(facts, &stuck, &mut items, &ops) => {
                         beside += 1;
                         continue;
                     }
@@ -200,6 +225,8 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
     checked.count("names", names);
     checked.count("operations", count);
     checked.count("grants", grants);
+    checked.count("refusals", refusals);
+    checked.count("of these explained by a call beside them", excused);
     checked.count("open", open);
     checked.count("refused though free, beside another call", beside);
     checked.count("configurations", places);
@@ -208,11 +235,12 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
 
 /// `lease_acquire` does not wait for anybody. While another call is at work on a lease that is free or expired, an extension that comes too late
 /// among them, it says NULL. That is no order of the two, but takes nothing from anybody: it is counted.
-fn excuse(stuck: &Stuck<State>, items: &mut [Item<Step>], ops: &[&Op]) -> bool {
+fn excuse(facts: &Facts<'_>, stuck: &Stuck<State>, items: &mut [Item<Step>], ops: &[&Op]) -> bool {
     let refused = stuck.next.iter().copied().find(|&index| {
         let Item { start, end, ref call, .. } = items[index];
         // Not itself, and not another refusal, which works on nothing.
-        let meets = |op: &&&Op| op.start <= end && op.until() >= start;
+        let meets =
+            |op: &&&Op| op.start <= end && op.end.unwrap_or_else(|| lingers(facts, op)) >= start;
         let works = |op: &&&Op| match op.call {
             Call::Acquire { .. } => op.answer().is_some(),
             Call::Extend { .. }
@@ -232,7 +260,8 @@ fn excuse(stuck: &Stuck<State>, items: &mut [Item<Step>], ops: &[&Op]) -> bool {
 
 fn excerpt(stuck: &Stuck<State>, items: &[Item<Step>], shown: &[&Op], start: Micros) -> String {
     let mut text = format!(
-        "after {} of {} operations none of these can be next; the lease is {:?}",
+        "{}after {} of {} operations none of these can be next; the lease is {:?}",
+        if stuck.undecided { "undecided, too many orders to look at; " } else { "" },
         stuck.explained,
         items.len(),
         relative(&stuck.state, start)
@@ -266,6 +295,33 @@ fn survived(facts: &Facts<'_>, name: &str, to: u32) -> State {
     state
 }
 
+/// Until when a call that nobody heard the end of can be at work: its wait, as long as its backend was stopped, and not beyond a crash.
+fn lingers(facts: &Facts<'_>, op: &Op) -> Micros {
+    let wait = if let Call::Acquire { wait, .. } = op.call { wait } else { 0 };
+    let mut until = op.start + wait + LINGERS;
+    for event in &facts.history.events {
+        if event.kind == "stop-backend"
+            && event.start <= until
+            && event.end >= op.start
+            && event.detail == op.backend.to_string()
+        {
+            until = until.max(event.end + LINGERS);
+        }
+        if matches!(event.kind.as_str(), "tables") && event.start <= until && event.end >= op.start
+        {
+            until = until.max(event.end + LINGERS);
+        }
+    }
+    for event in &facts.history.events {
+        if matches!(event.effect, Some(Effect::Crash | Effect::FailOver { .. }))
+            && event.start >= op.start
+        {
+            until = until.min(event.end);
+        }
+    }
+    until
+}
+
 fn items<'a>(facts: &Facts<'_>, ops: &[&'a Op]) -> (Vec<Item<Step>>, Vec<&'a Op>) {
     // What can be in a lease's way without a trace of it in the history: a grant that is undone, and a call that nobody heard the end of.
     let busy: Vec<(usize, Micros, Micros)> = ops
@@ -275,7 +331,7 @@ fn items<'a>(facts: &Facts<'_>, ops: &[&'a Op]) -> (Vec<Item<Step>>, Vec<&'a Op>
             let is_about_lease = !matches!(op.call, Call::Write { .. } | Call::IsCurrent { .. });
             is_about_lease && (matches!(op.call, Call::Undone { .. }) || !op.is_ok())
         })
-        .map(|(at, op)| (at, op.start, op.end.unwrap_or(op.start + LINGERS)))
+        .map(|(at, op)| (at, op.start, op.end.unwrap_or_else(|| lingers(facts, op))))
         .collect();
     let mut items = Vec::new();
     let mut shown = Vec::new();
@@ -289,7 +345,7 @@ fn items<'a>(facts: &Facts<'_>, ops: &[&'a Op]) -> (Vec<Item<Step>>, Vec<&'a Op>
             .iter()
             .rev()
             // Nothing that began earlier is still at work.
-            .take_while(|&&(_, start, _)| start >= op.start - 2 * LINGERS)
+            .take_while(|&&(_, start, _)| start >= op.start - 60_000_000)
             .any(|&(other, _, until)| other != at && until >= op.start);
         let known = !op.is_unknown();
         let answer = op.answer();
@@ -331,5 +387,23 @@ fn items<'a>(facts: &Facts<'_>, ops: &[&'a Op]) -> (Vec<Item<Step>>, Vec<&'a Op>
         items.push(Item { start: op.start, end, must, call });
         shown.push(*op);
     }
+    end_before_higher_tokens(&mut items);
     (items, shown)
+}
+
+/// Tokens rise, so a grant that nobody was told of has happened before the next higher one has. Without that it could come at any time, and
+/// the orders to look at would be too many.
+fn end_before_higher_tokens(items: &mut [Item<Step>]) {
+    let token = |item: &Item<Step>| match item.call {
+        Step::Grant { token, .. } => Some(token),
+        _ => None,
+    };
+    let mut grants: Vec<_> =
+        (0..items.len()).filter_map(|i| Some((token(&items[i])?, i))).collect();
+    grants.sort_unstable();
+    let mut end = Micros::MAX;
+    for (_, index) in grants.into_iter().rev() {
+        end = end.min(items[index].end);
+        items[index].end = end;
+    }
 }

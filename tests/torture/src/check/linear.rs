@@ -45,19 +45,22 @@ pub struct Stuck<S> {
     pub explained: usize,
     pub state: S,
     pub next: Vec<usize>,
+    /// The search was given up.
+    pub undecided: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Place<S> {
-    /// All before this one are done.
-    base: usize,
-    /// And these.
-    done: Vec<usize>,
+    /// All before this one are done, but for those that are open.
+    next: usize,
+    /// Begun before others that are done, in the order of their starts. What may never have happened stays among them for long, so this is a list of what is
+    /// not done and not of what is.
+    open: Vec<usize>,
     state: S,
 }
 
-/// Too many configurations: neither yes nor no.
-const LIMIT: usize = 5_000_000;
+/// Too many configurations: neither yes nor no, which is said as if it were no.
+const LIMIT: usize = 2_000_000;
 
 /// The items are in the order of their starts. Gives the number of configurations, for the report.
 pub fn check<M: Model>(
@@ -66,16 +69,17 @@ pub fn check<M: Model>(
     items: &[Item<M::Call>],
 ) -> Result<usize, Stuck<M::State>> {
     let mut seen = HashSet::new();
-    let mut deepest = Stuck { explained: 0, state: first.clone(), next: Vec::new() };
-    let mut stack = vec![(0, Place { base: 0, done: Vec::new(), state: first })];
+    let mut deepest =
+        Stuck { explained: 0, state: first.clone(), next: Vec::new(), undecided: false };
+    let mut stack = vec![(0, Place { next: 0, open: Vec::new(), state: first })];
     while let Some((count, place)) = stack.pop() {
         let next = candidates(items, &place);
         if next.must.is_empty() {
             return Ok(seen.len());
         }
         if count >= deepest.explained {
-            deepest =
-                Stuck { explained: count, state: place.state.clone(), next: next.must.clone() };
+            (deepest.explained, deepest.state) = (count, place.state.clone());
+            deepest.next.clone_from(&next.must);
         }
         // The last one on the stack is looked at first: what must happen, by its end, before what may.
         for &index in next.may.iter().chain(next.must.iter().rev()) {
@@ -88,7 +92,10 @@ pub fn check<M: Model>(
                 }
             }
         }
-        assert!(seen.len() < LIMIT, "too many orders to look at");
+        if seen.len() > LIMIT {
+            deepest.undecided = true;
+            return Err(deepest);
+        }
     }
     Err(deepest)
 }
@@ -100,23 +107,24 @@ struct Next {
     earliest: Micros,
 }
 
-/// What may be next: begun before anything that is not done has ended.
+/// What may be next: begun before anything that must happen and is not done has ended.
 fn candidates<C, S>(items: &[Item<C>], place: &Place<S>) -> Next {
-    let is_done = |index: &usize| place.done.binary_search(index).is_ok();
     let mut first_end = Micros::MAX;
     let mut some = Vec::new();
-    for index in (place.base..items.len()).filter(|index| !is_done(index)) {
-        if items[index].start > first_end {
+    for index in place.open.iter().copied().chain(place.next..items.len()) {
+        let item = &items[index];
+        if item.start > first_end {
             break;
         }
-        first_end = first_end.min(items[index].end);
+        if item.must {
+            first_end = first_end.min(item.end);
+        }
         some.push(index);
     }
     some.retain(|&index| items[index].start <= first_end);
     let (mut must, may): (Vec<_>, Vec<_>) = some.into_iter().partition(|&index| items[index].must);
     must.sort_by_key(|&index| items[index].end);
-    let before = if place.base > 0 { items[place.base - 1].start } else { Micros::MIN };
-    let earliest = place.done.last().map_or(before, |&index| before.max(items[index].start));
+    let earliest = place.next.checked_sub(1).map_or(Micros::MIN, |last| items[last].start);
     Next { must, may, earliest }
 }
 
@@ -127,19 +135,12 @@ fn advance<M: Model>(
     index: usize,
     state: M::State,
 ) -> Place<M::State> {
-    let mut done = place.done.clone();
-    let at = done.binary_search(&index).unwrap_err();
-    done.insert(at, index);
-    let mut base = place.base;
-    while base < items.len() {
-        if done.first() == Some(&base) {
-            done.remove(0);
-        } else if items[base].must || !model.is_idle(&state, &items[base]) {
-            break;
-        }
-        base += 1;
-    }
-    Place { base, done, state }
+    let mut open = place.open.clone();
+    open.extend(place.next..index);
+    open.retain(|&other| {
+        other != index && (items[other].must || !model.is_idle(&state, &items[other]))
+    });
+    Place { next: place.next.max(index + 1), open, state }
 }
 
 #[cfg(test)]

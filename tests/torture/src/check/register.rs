@@ -1,7 +1,7 @@
 //! The register is linearizable: comparisons by clients that hold the lease, reads by anybody.
 
 use super::linear::{self, Item, Model};
-use super::{Checked, Facts, show};
+use super::{Checked, Facts, Fate, show};
 use crate::history::{Call, Change, Micros, Op, What};
 
 struct Register;
@@ -79,7 +79,8 @@ fn is_ours(op: &Op) -> bool {
 }
 
 fn item(facts: &Facts<'_>, op: &Op) -> Option<Item<Step>> {
-    let is_logged = facts.logged.contains_key(op.id.as_str());
+    let fate = facts.fate(op);
+    let is_logged = fate.is_some();
     let call = match op.call {
         Call::Read => Step::Read(op.answer()?),
         Call::Write { what: What::Swap { old, new }, .. } if op.answer().is_some() || is_logged => {
@@ -88,7 +89,12 @@ fn item(facts: &Facts<'_>, op: &Op) -> Option<Item<Step>> {
         Call::Write { what: What::Swap { old, .. }, .. } if op.is_ok() => Step::Differs(old),
         _ => return None,
     };
-    Some(Item { start: op.start, end: op.until(), must: true, call })
+    Some(Item {
+        start: op.start,
+        end: op.until(),
+        must: op.is_ok() || fate != Some(Fate::LostInSpite),
+        call,
+    })
 }
 
 fn survived(facts: &Facts<'_>, to: u32) -> i64 {

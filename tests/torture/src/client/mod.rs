@@ -210,6 +210,8 @@ impl Node {
             client.0.query(guard.carry(), &[&lease, &token]).await?;
             let note = "INSERT INTO note VALUES ($1, $2, $3)";
             client.0.execute(note, &[&id, &lease, &token]).await?;
+            // Waits for others who do the same, after the check and before the commit.
+            client.0.batch_execute("NOTIFY torture").await?;
             statements(&client.0, &id).await
         })
         .await;

@@ -49,12 +49,15 @@ pub fn kill_client(dice: &mut Dice, crowd: &Crowd, diary: &Diary) {
 
 pub async fn stop_backend(dice: &mut Dice, world: &World, diary: &Diary) {
     let Some(server) = world.connect().await else { return };
-    let Some(&pid) = dice.pick(&backends(&server).await) else { return };
+    let sender = server.query("SELECT pid FROM pg_stat_replication", &[]).await.ok();
+    let sender: Option<i32> = sender.and_then(|rows| rows.first().map(|row| row.get(0)));
+    let picked = dice.pick(&backends(&server).await).copied();
+    let Some(pid) = sender.filter(|_| !dice.one_in(4)).or(picked) else { return };
     let start = now();
     if !signal(pid, Signal::SIGSTOP) {
         return;
     }
-    tokio::time::sleep(dice.millis(200, 3_000)).await;
+    tokio::time::sleep(dice.millis(1_000, 4_000)).await;
     signal(pid, Signal::SIGCONT);
     diary.note(start, "stop-backend", pid.to_string(), None);
 }
