@@ -1,0 +1,6 @@
+-- +migrate Up
+CREATE TABLE player (id int PRIMARY KEY, coins int NOT NULL);
+CREATE TABLE entry (id int PRIMARY KEY, amount int NOT NULL, token bigint NOT NULL);
+
+-- +migrate Down
+DROP TABLE entry, player;

@@ -1,0 +1,8 @@
+-- +migrate Up
+SET LOCAL lock_timeout = '5s'; -- it waits for open writers, and others wait behind it
+SELECT fence_attach('player', 'daily-reward');
+SELECT fence_attach('entry', 'daily-reward', token_column => 'token');
+
+-- +migrate Down
+SELECT fence_detach('entry');
+SELECT fence_detach('player');

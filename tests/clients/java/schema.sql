@@ -1,0 +1,6 @@
+-- [migration]
+CREATE TABLE player (id int PRIMARY KEY, coins int NOT NULL);
+CREATE TABLE entry (id int PRIMARY KEY, amount int NOT NULL, token bigint NOT NULL);
+SELECT fence_attach('player', 'daily-reward');
+SELECT fence_attach('entry', 'daily-reward', token_column => 'token');
+-- [end migration]

@@ -1,0 +1,5 @@
+-- [back]
+SELECT fence_detach('entry');
+--> statement-breakpoint
+SELECT fence_detach('reward');
+-- [end back]

@@ -1,0 +1,4 @@
+-- [back]
+SELECT fence_detach('entry');
+SELECT fence_detach('reward');
+-- [end back]

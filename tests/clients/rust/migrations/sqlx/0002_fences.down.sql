@@ -1,0 +1,2 @@
+SELECT fence_detach('entry');
+SELECT fence_detach('player');
