@@ -1,0 +1,1 @@
+REVOKE EXECUTE ON FUNCTION lease_acquire_session(text, text, interval) FROM PUBLIC;

@@ -1,0 +1,11 @@
+-- [migration]
+CREATE EXTENSION IF NOT EXISTS lock_ext;
+CREATE TABLE reward (
+    player bigint NOT NULL,
+    day date NOT NULL,
+    amount int NOT NULL,
+    token bigint,
+    PRIMARY KEY (player, day)
+);
+SELECT fence_attach('reward', 'daily-reward', 'token');
+-- [end migration]

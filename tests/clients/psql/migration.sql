@@ -1,0 +1,11 @@
+-- [migration]
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS lock_ext;
+CREATE TABLE reward (
+    player bigint NOT NULL,
+    day date NOT NULL,
+    amount int NOT NULL,
+    PRIMARY KEY (player, day)
+);
+SELECT fence_attach('reward', 'daily-reward');
+-- [end migration]
