@@ -28,5 +28,10 @@ CREATE OR REPLACE VIEW lease_session AS
       LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) s.session_pid AND NOT pg_catalog.pg_is_in_recovery()
      WHERE s.session_pid IS NOT NULL;
 
+COMMENT ON FUNCTION lease_fence(text, bigint, boolean) IS
+'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, also to a table without a fence, the COMMIT is refused. Every write to a table that is fenced by the lease is checked when it happens as well.
+hold: from the first write to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
+Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: none by itself; the first write takes two entries of the lock table that block nobody.';
+
 COMMENT ON FUNCTION lease_raise_token_floor(bigint) IS
 'Every token that is granted from now on is above the floor: for a database whose tables hold tokens of an earlier one. Gives the floor now in force. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006. It is not undone by a rollback. Locks: none that a transaction keeps.';

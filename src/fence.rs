@@ -3,7 +3,8 @@
 //!
 //! # Why the check at the commit is enough
 //!
-//! A transaction that wrote under token t takes RowShare on the lease's tag before it commits and reads the row again.
+//! A transaction that wrote under token t, or anything at all having declared t, takes RowShare on the lease's tag before it commits and reads
+//! the row again.
 //! A grant takes Exclusive on it while it writes the row. So either the grant comes after the commit and everybody who holds the new
 //! token sees the write; or the grant was first, then its row is there to be seen, committed or not, and the transaction
 //! aborts.
@@ -26,7 +27,7 @@ use crate::referee::{self, Mode, NameHash, Tag};
 use crate::settings;
 use crate::store::{Leases, Row, Sighting};
 use crate::types::{Label, Timestamp, Token};
-use crate::{catalog, pg, tenure, text};
+use crate::{catalog, pg, tenure, text, written};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -44,15 +45,21 @@ struct Entry {
     declared: bool,
     /// From the first write on, nobody shall be granted the lease.
     hold: bool,
-    /// A write was allowed under the token, so the commit must check it.
+    /// A write was allowed under the token, or may have happened, so the commit must check it.
     wrote: bool,
-    /// Written, and nobody can be granted the lease before this transaction ends: no second check.
+    /// Nobody can be granted the lease before this transaction ends: no second check.
     settled: bool,
     pending: Option<Pending>,
     /// The row when it was looked at, which need not be looked up again as long as it is there.
     seen: Option<Sighting>,
     /// The nesting level of the savepoint that the journal has this entry for, zero for none.
     journaled: i32,
+}
+
+impl Entry {
+    fn is_to_be_checked(&self) -> bool {
+        self.wrote && !self.settled
+    }
 }
 
 /// What is written before the commit.
@@ -387,17 +394,21 @@ pub fn settled(name: Label, hash: NameHash, token: Token) {
 }
 
 /// Before the commit: under the locks that grants respect, is every token still current? And write what was put off.
+///
+/// A token that was declared is checked whatever the transaction commits: of a table without a fence we hear nothing.
 pub fn before_commit(prepare: bool) -> Result<()> {
     let mut due: Vec<Entry> = with(|t| {
-        t.entries
-            .iter()
-            .filter(|e| (e.wrote && !e.settled) || e.pending.is_some())
-            .cloned()
-            .collect()
+        if t.entries.iter().any(|entry| entry.declared) && written::anything() {
+            t.entries.iter_mut().filter(|e| e.declared).for_each(|e| e.wrote = true);
+        }
+        t.entries.iter().filter(|e| e.is_to_be_checked() || e.pending.is_some()).cloned().collect()
     });
     with(|t| t.checked = true);
     if due.is_empty() {
         return Ok(());
+    }
+    if due.iter().filter(|entry| entry.is_to_be_checked()).count() > referee::most_writers() {
+        return Err(Error::LockTableFull);
     }
     // In one order everywhere, so that two commits never wait for each other.
     due.sort_by_key(|entry| (entry.hash, entry.token));
@@ -410,7 +421,7 @@ pub fn before_commit(prepare: bool) -> Result<()> {
 
 fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {
     let name = Label::known(&entry.name);
-    let writes = entry.wrote && !entry.settled;
+    let writes = entry.is_to_be_checked();
     match entry.pending {
         Some(Pending::End { at, completed_until, event }) => settle_pending(leases, entry, |row| {
             end(leases, name, entry.hash, row, at, completed_until, event);

@@ -10,6 +10,7 @@
 //! | `api`, `private` | what SQL sees: labels, argument checks | everything below |
 //! | `lease` | grant, extend, release, complete: lock, clock, decide, write | `fence`, `policy`, `store`, `referee`, `token` |
 //! | `line` | waiting in line for a lease, and waking who is its head | `referee` |
+//! | `written` | does the transaction commit anything | `pg` |
 //! | `watch` | since when this session has seen a lease as it is | |
 //! | `announce` | opt-in notifications | `pg` |
 //! | `tenure` | leases that are bound to their session | `referee`, `line` |
@@ -91,6 +92,8 @@ mod update;
 mod wait;
 #[forbid(unsafe_code)]
 mod watch;
+#[forbid(unsafe_code)]
+mod written;
 
 use pgrx::prelude::*;
 
@@ -136,18 +139,25 @@ fn before_commit(prepare: bool) {
 fn forget(committed: bool) {
     observe::forget();
     fence::forget();
+    written::transaction_ended();
     tenure::transaction_ended(committed);
     line::transaction_ended(committed);
     pg::forget_sync_commit();
 }
 
+fn savepoint_begun(level: i32) {
+    written::savepoint_begun(level);
+}
+
 fn savepoint_rolled_back(level: i32) {
+    written::savepoint_rolled_back(level);
     tenure::savepoint_rolled_back(level);
     observe::savepoint_rolled_back(level);
     fence::savepoint_rolled_back(level);
 }
 
 fn savepoint_released(level: i32) {
+    written::savepoint_released(level);
     tenure::savepoint_released(level);
     observe::savepoint_released(level);
     fence::savepoint_released(level);

@@ -312,6 +312,18 @@ pub fn statement_start(pid: i32) -> Option<Timestamp> {
     }
 }
 
+/// Has this transaction written anything, or locked a row or, where there may be standbys, a table exclusively?
+pub fn has_transaction_id() -> bool {
+    // SAFETY: reads this process's own state.
+    unsafe { pg_sys::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId }
+}
+
+/// The end of what this transaction logged last, zero for nothing.
+pub fn last_logged() -> pg_sys::XLogRecPtr {
+    // SAFETY: reads this process's own state.
+    unsafe { pg_sys::XactLastRecEnd }
+}
+
 /// The database that a backend is connected to; None if it has ended.
 pub fn database_of(pid: i32) -> Option<u32> {
     // SAFETY: looks up the shared array of processes, whose entries stay where they are.
@@ -383,6 +395,7 @@ unsafe extern "C-unwind" fn savepoint_callback(
     _arg: *mut c_void,
 ) {
     match event {
+        pg_sys::SubXactEvent::SUBXACT_EVENT_START_SUB => crate::savepoint_begun(nest_level()),
         pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => crate::savepoint_released(nest_level()),
         pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => crate::savepoint_rolled_back(nest_level()),
         _ => {}

@@ -119,6 +119,9 @@ pub enum Outcome {
     Unknown,
 }
 
+/// In the place of an SQLSTATE: rolled back on purpose.
+pub const UNDONE: &str = "undone";
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Op {
     pub id: String,
@@ -130,6 +133,9 @@ pub struct Op {
     pub call: Call,
     #[serde(flatten)]
     pub outcome: Outcome,
+    /// The SQLSTATE of an error after which nobody knows the outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 impl Op {
@@ -239,6 +245,11 @@ pub struct Head {
     pub start: Micros,
     pub seconds: u64,
     pub server: String,
+    /// By their names; none in histories from before these were noted.
+    #[serde(default)]
+    pub workloads: Vec<String>,
+    #[serde(default)]
+    pub faults: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]

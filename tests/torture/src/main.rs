@@ -25,10 +25,12 @@ mod run;
 mod workload;
 mod world;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
+use check::scope;
 use control::Guard;
 use history::History;
 use nemesis::Fault;
@@ -55,7 +57,11 @@ fn main() -> ExitCode {
     };
     let is_right = match &options.check {
         Some(file) => match History::read(file) {
-            Ok(history) => verdict(&history).is_right(),
+            Ok(history) => {
+                let verdict = verdict(&history);
+                verdict.print_scope(&history);
+                verdict.is_right()
+            }
             Err(error) => {
                 eprintln!("{error}");
                 return ExitCode::from(2);
@@ -74,26 +80,39 @@ fn verdict(history: &History) -> Verdict {
         let checks = checks.iter().filter(|check| check.is_of_fence == of_fence);
         checks.map(|check| check.violations.len()).sum()
     };
-    let mut too_few = check::too_few(&checks);
-    for fault in Fault::ALL {
-        if !history.events.iter().any(|event| event.kind == fault.name()) {
-            too_few.push(format!("{}: none", fault.name()));
-        }
+    let is_found = |check: &&check::Checked| !check.violations.is_empty();
+    Verdict {
+        of_fence: wrong(true),
+        others: wrong(false),
+        found: checks.iter().filter(is_found).map(|check| check.what).collect(),
+        too_few: scope::too_few(history, &checks),
     }
-    Verdict { of_fence: wrong(true), others: wrong(false), too_few }
 }
 
 /// The numbers of violations.
 struct Verdict {
     of_fence: usize,
     others: usize,
+    /// The checks that found something.
+    found: BTreeSet<&'static str>,
     /// Of what there was too little for the run to show anything.
     too_few: Vec<String>,
 }
 
 impl Verdict {
     fn is_right(&self) -> bool {
-        self.of_fence == 0 && self.others == 0
+        self.of_fence == 0 && self.others == 0 && self.too_few.is_empty()
+    }
+
+    fn print_scope(&self, history: &History) {
+        for what in &self.too_few {
+            println!("too few {what}");
+        }
+        if !scope::is_full(history) {
+            println!(
+                "NOT A FULL RUN: it shows less than a minute or more of all workloads and faults"
+            );
+        }
     }
 }
 
@@ -115,21 +134,18 @@ fn torture(options: &Options) -> bool {
             careless: options.careless,
             directory: options.out.clone(),
         };
-        let verdict = of(&runtime, &plan, "fence");
+        let (verdict, history) = of(&runtime, &plan, "fence");
+        verdict.print_scope(&history);
         is_right &= verdict.is_right();
-        if plan.seconds >= 60
-            && plan.workloads.len() == Workload::ALL.len()
-            && plan.faults.len() == Fault::ALL.len()
-        {
-            for what in &verdict.too_few {
-                println!("too few {what}");
-            }
-            is_right &= verdict.too_few.is_empty();
-        }
     }
     if options.controls {
+        let mut found = BTreeSet::new();
         for (guard, name) in [(Guard::Off, "no-fence"), (Guard::Naive, "naive-fence")] {
-            is_right &= found_out(options, &runtime, guard, name);
+            is_right &= found_out(options, &runtime, guard, name, &mut found);
+        }
+        for what in scope::not_found_out(&found) {
+            println!("NOT FOUND OUT by any control: {what}");
+            is_right = false;
         }
     }
     println!("{}", if is_right { "PASSED" } else { "FAILED" });
@@ -142,7 +158,9 @@ fn found_out(
     runtime: &tokio::runtime::Runtime,
     guard: Guard,
     name: &str,
+    found: &mut BTreeSet<&'static str>,
 ) -> bool {
+    let mut is_found = false;
     for attempt in 0..CONTROLS {
         let plan = Plan {
             seed: options.seed + attempt,
@@ -153,21 +171,36 @@ fn found_out(
             careless: true,
             directory: options.out.clone(),
         };
-        let Verdict { of_fence, others, .. } = of(runtime, &plan, name);
-        if others > 0 {
+        let verdict = of(runtime, &plan, name).0;
+        if verdict.others > 0 {
             println!("  what does not depend on the fence is wrong as well");
             return false;
         }
-        if of_fence > 0 {
-            println!("found out, as it must be: {of_fence} violations\n");
+        let by: Vec<_> =
+            scope::OF_CONTROLS.into_iter().filter(|what| verdict.found.contains(what)).collect();
+        found.extend(&by);
+        if !by.is_empty() {
+            is_found = true;
+            println!(
+                "found out, as it must be: {} violations, by: {}\n",
+                verdict.of_fence,
+                by.join("; ")
+            );
+        }
+        // What the first control does not show, the second one has to.
+        if is_found
+            && (guard == Guard::Off && attempt > 0 || scope::not_found_out(found).is_empty())
+        {
             return true;
         }
     }
-    println!("NOT FOUND OUT: the checker shows nothing");
-    false
+    if !is_found {
+        println!("NOT FOUND OUT: the checker shows nothing");
+    }
+    is_found
 }
 
-fn of(runtime: &tokio::runtime::Runtime, plan: &Plan, name: &str) -> Verdict {
+fn of(runtime: &tokio::runtime::Runtime, plan: &Plan, name: &str) -> (Verdict, History) {
     println!("{}: seed {}, {} s", plan.guard.name(), plan.seed, plan.seconds);
     let history = runtime.block_on(run::run(plan));
     let file = plan.directory.join(format!("{name}-{}.jsonl", plan.seed));
@@ -176,7 +209,7 @@ fn of(runtime: &tokio::runtime::Runtime, plan: &Plan, name: &str) -> Verdict {
     let history = reread(&file);
     let verdict = verdict(&history);
     println!("  history: {}\n", file.display());
-    verdict
+    (verdict, history)
 }
 
 fn reread(file: &Path) -> History {

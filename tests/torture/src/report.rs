@@ -40,11 +40,7 @@ fn operations(history: &History) {
     for workload in Workload::ALL {
         let (mut all, mut ok, mut fail, mut unknown, mut grants, mut none) = (0, 0, 0, 0, 0, 0);
         let (mut at_statement, mut at_commit) = (0, 0);
-        let of = |id: &str| {
-            id.strip_prefix(workload.name())
-                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        };
-        for op in history.ops.iter().filter(|op| of(&op.id)) {
+        for op in history.ops.iter().filter(|op| workload.is_of(&op.id)) {
             all += 1;
             match op.outcome {
                 Outcome::Ok { .. } => ok += 1,

@@ -71,8 +71,15 @@ pub async fn run(plan: &Plan) -> History {
     let last = last(&server, plan.guard, &ops).await;
     let mut events = diary.events();
     events.sort_by_key(|event| event.start);
-    let head =
-        Head { seed: plan.seed, guard: plan.guard, start, seconds: plan.seconds, server: version };
+    let head = Head {
+        seed: plan.seed,
+        guard: plan.guard,
+        start,
+        seconds: plan.seconds,
+        server: version,
+        workloads: plan.workloads.iter().map(|one| one.name().to_owned()).collect(),
+        faults: plan.faults.iter().map(|one| one.name().to_owned()).collect(),
+    };
     let commits = world.commits().await;
     let seen = watch.await.expect("the line is watched");
     History { head, ops, events, commits, seen, last }

@@ -125,12 +125,15 @@ impl World {
         old
     }
 
-    /// Starts the old primary once more, where no client comes, for its log of commits; then it is removed.
-    pub async fn bury(&mut self, old: Server, fork: i64) {
+    /// Starts the old primary once more, where no client comes, for its log of commits; then it is removed. Gives how many of them were lost.
+    pub async fn bury(&mut self, old: Server, fork: i64) -> usize {
         old.start().await;
         let client = connect(&old).await.expect("the old primary");
         let number = self.number - 1;
-        self.commits.extend(commits::read(&client, number, Some(fork)).await);
+        let commits = commits::read(&client, number, Some(fork)).await;
+        let lost = commits.iter().filter(|commit| !commit.kept).count();
+        self.commits.extend(commits);
+        lost
     }
 
     /// All commits, at the end.

@@ -234,7 +234,7 @@ async fn a_write_that_is_rolled_back_to_a_savepoint_is_forgotten() {
                 scene.guard.carry(&scene.writer, token).await.expect("it is current");
                 scene
                     .writer
-                    .sql("INSERT INTO source VALUES (9); SAVEPOINT outermost")
+                    .sql("SAVEPOINT outermost; INSERT INTO source VALUES (9)")
                     .await
                     .unwrap();
                 scene.writer.sql(work.sql).await.unwrap();

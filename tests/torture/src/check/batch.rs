@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::{Checked, Facts, Fate, show};
 use crate::history::{Call, What};
 
+pub(super) const WHAT: &str = "each player is paid once, up to the checkpoint";
+
 pub(super) fn check(facts: &Facts<'_>) -> Checked {
-    let mut checked = Checked::of_fence("each player is paid once, up to the checkpoint");
+    let mut checked = Checked::of_fence(WHAT);
     let last = &facts.history.last;
     let (round, next) = last.checkpoint;
     let paid: BTreeMap<(i64, i64), i64> =

@@ -1,16 +1,18 @@
 //! No transaction commits under a superseded token, in the order in which the servers committed. What was acknowledged is in their log, what
 //! was refused is not, and only where a tail was lost is any of it lost.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Checked, Facts, Fate, show};
-use crate::history::{Call, Change, Commit, Outcome, Stage};
+use crate::history::{Call, Change, Commit, Op, Outcome, Stage};
 
 /// The last grant of each lease.
 type Tokens = HashMap<String, i64>;
 
+pub(super) const WHAT: &str = "no commit under a superseded token, in commit order";
+
 pub(super) fn check(facts: &Facts<'_>) -> Checked {
-    let mut checked = Checked::of_fence("no commit under a superseded token, in commit order");
+    let mut checked = Checked::of_fence(WHAT);
     let mut surviving = Tokens::new();
     let mut tail = Tokens::new();
     let (mut commits, mut in_tails, mut take_overs) = (0, 0, 0);
@@ -33,6 +35,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
             walk(commit, &mut tail, &mut checked);
         }
     }
+    asked_for(facts, &mut checked);
     let counts = outcomes(facts, &mut checked);
     checked.count("commits", commits);
     checked.count("of these in lost tails", in_tails);
@@ -43,8 +46,32 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
     checked
 }
 
+/// Each note is that of one operation, and there once.
+fn asked_for(facts: &Facts<'_>, checked: &mut Checked) {
+    let ops: HashMap<&str, &Op> = facts.history.ops.iter().map(|op| (op.id.as_str(), op)).collect();
+    let mut noted = HashSet::new();
+    for change in facts.history.commits.iter().flat_map(|commit| &commit.changes) {
+        let Change::Note { op: id, lease, token } = change else { continue };
+        if !noted.insert(id) {
+            checked.wrong(format!("{id} was committed twice"));
+        }
+        let is_asked = match ops.get(id.as_str()).map(|op| &op.call) {
+            Some(Call::Write { lease: asked, token: under, .. }) => {
+                (asked, under) == (lease, token)
+            }
+            Some(Call::Once { .. }) => lease.is_empty(),
+            _ => false,
+        };
+        if !is_asked {
+            checked.wrong(format!(
+                "{id}, lease {lease:?}, token {token}: committed, and nobody asked for it"
+            ));
+        }
+    }
+}
+
 fn is_fenced_note(change: &Change) -> bool {
-    matches!(change, Change::Note { token: 1.., .. })
+    matches!(change, Change::Note { lease, .. } if !lease.is_empty())
 }
 
 /// All of a commit happens at once.

@@ -7,14 +7,11 @@
 //! A grant that nobody was told of is known from the log of commits, and may come at any time after it was asked for.
 
 use super::linear::{self, Item, Model, Stuck};
-use super::{Checked, Facts, by_lease, show};
+use super::{Checked, Facts, by_lease, lingers, show};
 use crate::history::{Call, Change, Effect, Micros, Op, Outcome};
 
 /// Two clocks that go side by side, and the time between looking at one and acting.
 const SLACK: Micros = 20_000;
-
-/// How long a call that nobody heard the end of may be at work in the server, as far as a refusal is explained by it.
-const LINGERS: Micros = 1_000_000;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -295,33 +292,6 @@ fn survived(facts: &Facts<'_>, name: &str, to: u32) -> State {
     state
 }
 
-/// Until when a call that nobody heard the end of can be at work: its wait, as long as its backend was stopped, and not beyond a crash.
-fn lingers(facts: &Facts<'_>, op: &Op) -> Micros {
-    let wait = if let Call::Acquire { wait, .. } = op.call { wait } else { 0 };
-    let mut until = op.start + wait + LINGERS;
-    for event in &facts.history.events {
-        if event.kind == "stop-backend"
-            && event.start <= until
-            && event.end >= op.start
-            && event.detail == op.backend.to_string()
-        {
-            until = until.max(event.end + LINGERS);
-        }
-        if matches!(event.kind.as_str(), "tables") && event.start <= until && event.end >= op.start
-        {
-            until = until.max(event.end + LINGERS);
-        }
-    }
-    for event in &facts.history.events {
-        if matches!(event.effect, Some(Effect::Crash | Effect::FailOver { .. }))
-            && event.start >= op.start
-        {
-            until = until.min(event.end);
-        }
-    }
-    until
-}
-
 fn items<'a>(facts: &Facts<'_>, ops: &[&'a Op]) -> (Vec<Item<Step>>, Vec<&'a Op>) {
     // What can be in a lease's way without a trace of it in the history: a grant that is undone, and a call that nobody heard the end of.
     let busy: Vec<(usize, Micros, Micros)> = ops
@@ -332,6 +302,12 @@ fn items<'a>(facts: &Facts<'_>, ops: &[&'a Op]) -> (Vec<Item<Step>>, Vec<&'a Op>
             is_about_lease && (matches!(op.call, Call::Undone { .. }) || !op.is_ok())
         })
         .map(|(at, op)| (at, op.start, op.end.unwrap_or_else(|| lingers(facts, op))))
+        .collect();
+    // Who calls without a wait is refused as long as somebody stands in line, also if the lease is free.
+    let in_line: Vec<(Micros, Micros)> = ops
+        .iter()
+        .filter(|op| matches!(op.call, Call::Acquire { wait: 1.., .. }))
+        .map(|op| (op.start, op.end.unwrap_or_else(|| lingers(facts, op))))
         .collect();
     let mut items = Vec::new();
     let mut shown = Vec::new();
@@ -358,7 +334,16 @@ fn items<'a>(facts: &Facts<'_>, ops: &[&'a Op]) -> (Vec<Item<Step>>, Vec<&'a Op>
                     Some(token) if facts.source(op) != op.id => (true, Step::Current { token }),
                     Some(token) => (true, Step::Grant { token, ttl: *ttl }),
                     // Who has waited in vain was not the first in line.
-                    None if known => (true, Step::Busy { contended: contended || *wait > 0 }),
+                    None if known => {
+                        let is_in_line = || {
+                            let begun = in_line.partition_point(|&(start, _)| start <= end);
+                            let begun = in_line[..begun].iter().rev();
+                            begun
+                                .take_while(|&&(start, _)| start >= op.start - 60_000_000)
+                                .any(|&(_, until)| until >= op.start)
+                        };
+                        (true, Step::Busy { contended: contended || *wait > 0 || is_in_line() })
+                    }
                     None => continue,
                 }
             }

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Checked, Facts};
-use crate::history::{Call, Effect, Op, Seen};
+use super::{Checked, Facts, show};
+use crate::history::{Call, Effect, Micros, Op, Seen};
 
 pub(super) fn check(facts: &Facts<'_>) -> Checked {
     let mut checked = Checked::new("the line is served in its order");
@@ -60,6 +60,61 @@ pub(super) fn check_shown(facts: &Facts<'_>) -> Checked {
     }
     checked.count("pairs shown", shown);
     checked.count("of these wrong after the clock was stepped back", stepped);
+    checked
+}
+
+/// A call without a wait is not granted the lease while somebody stands in line.
+pub(super) fn check_outside(facts: &Facts<'_>) -> Checked {
+    let mut checked = Checked::new("nobody passes the line");
+    let start = facts.history.head.start;
+    let line = Line::of(facts);
+    // Each one who was seen in line: the call, and since when it was there for certain.
+    let mut waiters: BTreeMap<&str, (&Op, i64, &str, Micros)> = BTreeMap::new();
+    for seen in &facts.history.seen {
+        for &backend in &seen.shown {
+            let Some((op, token)) = line.call(seen, backend) else { continue };
+            let since = waiters.entry(&op.id).or_insert((op, token, &seen.lease, seen.end));
+            since.3 = since.3.min(seen.end);
+        }
+    }
+    let (mut calls, mut outside, mut beside) = (0, 0, 0);
+    for op in &facts.history.ops {
+        let Call::Acquire { lease, wait: 0, .. } = &op.call else { continue };
+        if !op.is_ok() || lease != "line" {
+            continue;
+        }
+        calls += 1;
+        let (Some(token), Some(end)) = (op.answer(), op.end) else {
+            let waits = |&&(waiter, _, name, since): &&(&Op, i64, &str, Micros)| {
+                name == lease && since < op.start && waiter.end >= op.end && waiter.is_ok()
+            };
+            beside += usize::from(waiters.values().any(|waiter| waits(&waiter)));
+            continue;
+        };
+        outside += 1;
+        // It is a grant that was told once more.
+        if facts.source(op) != op.id {
+            continue;
+        }
+        // Granted later than this one: until then it stood there.
+        let passed = waiters.values().find(|&&(waiter, later, name, since)| {
+            name == lease
+                && since < op.start
+                && later > token
+                && waiter.is_ok()
+                && waiter.end.is_some_and(|its| its > end)
+        });
+        if let Some((waiter, ..)) = passed {
+            checked.wrong(format!(
+                "granted without a wait, past one who stood in line\n    {}\n    {}",
+                show(waiter, start),
+                show(op, start)
+            ));
+        }
+    }
+    checked.count("calls without a wait", calls);
+    checked.count("of these granted", outside);
+    checked.count("of these refused beside somebody in line", beside);
     checked
 }
 

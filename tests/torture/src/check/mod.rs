@@ -6,7 +6,9 @@ mod leases;
 mod line;
 mod linear;
 mod once;
+mod refusals;
 mod register;
+pub mod scope;
 mod set;
 mod tenures;
 mod tokens;
@@ -54,6 +56,8 @@ pub fn all(history: &History) -> Vec<Checked> {
         leases::check(&facts),
         tokens::check(&facts),
         commits::check(&facts),
+        refusals::check(&facts),
+        refusals::check_errors(&facts),
         tenures::check(&facts),
         register::check(&facts),
         set::check(&facts),
@@ -61,35 +65,8 @@ pub fn all(history: &History) -> Vec<Checked> {
         once::check(&facts),
         line::check(&facts),
         line::check_shown(&facts),
+        line::check_outside(&facts),
     ]
-}
-
-/// What a run of a minute with all workloads has to have had, or it would show nothing.
-const ENOUGH: [(&str, usize); 11] = [
-    ("grants", 50),
-    ("commits", 100),
-    ("take-overs", 10),
-    ("refused at the statement", 1),
-    ("refused at COMMIT", 1),
-    ("tenures", 20),
-    ("swaps", 20),
-    ("acknowledged elements", 20),
-    ("rounds", 2),
-    ("of these asked for more than once", 20),
-    ("pairs in the line", 20),
-];
-
-/// Of what there was too little.
-pub fn too_few(checks: &[Checked]) -> Vec<String> {
-    let count = |wanted: &str| {
-        let counts = checks.iter().flat_map(|check| &check.counts);
-        counts.filter(|(what, _)| *what == wanted).map(|(_, count)| *count).max().unwrap_or(0)
-    };
-    ENOUGH
-        .into_iter()
-        .filter(|(what, enough)| count(what) < *enough)
-        .map(|(what, enough)| format!("{what}: {} of at least {enough}", count(what)))
-        .collect()
 }
 
 /// A history with what all checks ask about it.
@@ -189,6 +166,33 @@ impl<'a> Facts<'a> {
     fn fate(&self, op: &Op) -> Option<Fate> {
         self.logged.get(op.id.as_str()).copied()
     }
+}
+
+/// How long a call that nobody heard the end of may be at work in the server, as far as a refusal is explained by it.
+const LINGERS: Micros = 1_000_000;
+
+/// Until when a call that nobody heard the end of can be at work: its wait, as long as a backend was stopped, its own or one that its commit
+/// waits for, the sender to the standby most of all; and not beyond a crash.
+fn lingers(facts: &Facts<'_>, op: &Op) -> Micros {
+    let wait = if let Call::Acquire { wait, .. } = op.call { wait } else { 0 };
+    let mut until = op.start + wait + LINGERS;
+    for event in &facts.history.events {
+        if event.kind == "stop-backend" && event.start <= until && event.end >= op.start {
+            until = until.max(event.end + LINGERS);
+        }
+        if matches!(event.kind.as_str(), "tables") && event.start <= until && event.end >= op.start
+        {
+            until = until.max(event.end + LINGERS);
+        }
+    }
+    for event in &facts.history.events {
+        if matches!(event.effect, Some(Effect::Crash | Effect::FailOver { .. }))
+            && event.start >= op.start
+        {
+            until = until.min(event.end);
+        }
+    }
+    until
 }
 
 /// An operation, short.

@@ -30,8 +30,10 @@ impl Model for Register {
     }
 }
 
+pub(super) const WHAT: &str = "the register is linearizable";
+
 pub(super) fn check(facts: &Facts<'_>) -> Checked {
-    let mut checked = Checked::of_fence("the register is linearizable");
+    let mut checked = Checked::of_fence(WHAT);
     let ops = facts.history.ops.iter().filter(|op| is_ours(op));
     let (mut reads, mut swaps, mut differ) = (0, 0, 0);
     let losses = facts.losses();

@@ -5,8 +5,10 @@ use std::collections::HashSet;
 use super::{Checked, Facts, Fate, show};
 use crate::history::{Call, Op, What};
 
+pub(super) const WHAT: &str = "no acknowledged element of the set is lost";
+
 pub(super) fn check(facts: &Facts<'_>) -> Checked {
-    let mut checked = Checked::of_fence("no acknowledged element of the set is lost");
+    let mut checked = Checked::of_fence(WHAT);
     let start = facts.history.head.start;
     let last: HashSet<i64> = facts.history.last.set.iter().copied().collect();
     if last.len() != facts.history.last.set.len() {

@@ -29,11 +29,12 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
         })
         .map(|event| (event.start, event.end))
         .collect();
-    let (mut count, mut excused) = (0, 0);
+    let (mut count, mut excused, mut held_on) = (0, 0, 0);
     for (lease, ops) in by_lease(facts) {
         let mut tenures: Vec<Tenure<'_>> = ops.iter().filter_map(|op| tenure(op, &ops)).collect();
         tenures.sort_by_key(|tenure| tenure.from);
         count += tenures.len();
+        held_on += tenures.iter().filter(|tenure| is_held_on(tenure, &ops)).count();
         let mut tenures = tenures.iter();
         let Some(mut longest) = tenures.next() else { continue };
         for two in tenures {
@@ -57,8 +58,21 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
         }
     }
     checked.count("tenures", count);
+    checked.count("held on by heartbeats", held_on);
     checked.count("overlaps after a clock that was stepped or a server that was lost", excused);
     checked
+}
+
+/// Work under the token was acknowledged that began after the first time to live, and within that of an extension.
+fn is_held_on(tenure: &Tenure<'_>, ops: &[Op]) -> bool {
+    let Call::Acquire { ttl, .. } = tenure.op.call else { return false };
+    let (token, first) = (tenure.op.answer(), tenure.from + ttl);
+    let within =
+        ops.iter().skip_while(|op| op.start <= first).take_while(|op| op.start < tenure.to);
+    within.into_iter().any(|op| {
+        op.answer() == Some(1)
+            && matches!(op.call, Call::Write { token: under, .. } if Some(under) == token)
+    })
 }
 
 fn tenure<'a>(op: &'a Op, ops: &[Op]) -> Option<Tenure<'a>> {

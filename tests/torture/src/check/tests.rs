@@ -1,5 +1,8 @@
 //! A small history that is right, and what each check says when one thing in it is changed.
 
+mod full;
+mod more;
+
 use crate::check::all;
 use crate::control::Guard;
 use crate::history::{
@@ -11,7 +14,15 @@ const SECOND: Micros = 1_000_000;
 
 fn op(id: &str, start: Micros, call: Call, answer: Option<i64>) -> Op {
     let outcome = Outcome::Ok { answer };
-    Op { id: id.to_owned(), backend: 1, start, end: Some(start + 1_000), call, outcome }
+    Op {
+        id: id.to_owned(),
+        backend: 1,
+        start,
+        end: Some(start + 1_000),
+        call,
+        outcome,
+        error: None,
+    }
 }
 
 fn acquire(id: &str, start: Micros, lease: &str, wait: Micros, token: Option<i64>) -> Op {
@@ -85,6 +96,8 @@ fn right() -> History {
             start: 0,
             seconds: 5,
             server: "none".to_owned(),
+            workloads: Vec::new(),
+            faults: Vec::new(),
         },
         ops,
         events: Vec::new(),
@@ -122,6 +135,9 @@ fn wrong(change: impl FnOnce(&mut History)) -> Vec<&'static str> {
 const LEASES: &str = "lease operations are linearizable";
 const TOKENS: &str = "tokens rise strictly and are told once";
 const COMMITS: &str = "no commit under a superseded token, in commit order";
+const REFUSALS: &str = "a write is refused where there is a reason, and only there";
+const ERRORS: &str = "no error but those that faults explain";
+const OUTSIDE: &str = "nobody passes the line";
 const TENURES: &str = "one holder at a time, by the holders' own deadlines";
 const REGISTER: &str = "the register is linearizable";
 const SET: &str = "no acknowledged element of the set is lost";
@@ -212,7 +228,7 @@ fn a_grant_that_nobody_asked_for_or_that_is_not_logged_is_found() {
     assert_eq!(wrong(|history| drop(history.commits.remove(0))), [TOKENS, COMMITS]);
     let refused = |history: &mut History| {
         find(&mut history.ops, "h").outcome =
-            Outcome::Fail { code: "55P03".to_owned(), at: Stage::Statement };
+            Outcome::Fail { code: "57P01".to_owned(), at: Stage::Statement };
     };
     assert_eq!(wrong(refused), [TOKENS]);
 }
@@ -232,7 +248,7 @@ fn what_was_refused_and_committed_is_found() {
         find(&mut history.ops, "f2").outcome =
             Outcome::Fail { code: "LX001".to_owned(), at: Stage::Commit };
     };
-    assert_eq!(wrong(refused), [COMMITS]);
+    assert_eq!(wrong(refused), [COMMITS, REFUSALS]);
 }
 
 #[test]

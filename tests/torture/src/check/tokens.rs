@@ -42,6 +42,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
         }
     }
     let (grants, lost) = in_order_of_commits(facts, &mut checked);
+    asked_for(facts, &mut checked);
     let acknowledged = acknowledged(facts, &mut checked);
     let again = facts.history.ops.iter().filter(|op| op.answer().is_some());
     let again = again.filter(|op| facts.source(op) != op.id).count();
@@ -108,6 +109,21 @@ fn in_order_of_commits(facts: &Facts<'_>, checked: &mut Checked) -> (usize, usiz
         }
     }
     (grants, lost)
+}
+
+/// Each grant is to somebody who asked for this lease, and was not undone.
+fn asked_for(facts: &Facts<'_>, checked: &mut Checked) {
+    let ops: HashMap<&str, &Op> = facts.history.ops.iter().map(|op| (op.id.as_str(), op)).collect();
+    for change in facts.history.commits.iter().flat_map(|commit| &commit.changes) {
+        let Change::Lease { lease, token, held: true, holder } = change else { continue };
+        let asked = ops.get(holder.as_str());
+        if !asked.is_some_and(|op| matches!(&op.call, Call::Acquire { lease: l, .. } if l == lease))
+        {
+            checked.wrong(format!(
+                "lease {lease}: {token} was granted to {holder}, who did not ask for it"
+            ));
+        }
+    }
 }
 
 fn acknowledged(facts: &Facts<'_>, checked: &mut Checked) -> usize {

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::{Conn, Failure};
-use crate::history::{Call, Log, Op, Outcome, Stage, now};
+use crate::history::{Call, Log, Op, Outcome, Stage, UNDONE, now};
 
 /// Longer than anything takes; who has waited for so long for an answer does not know the outcome.
 pub const PATIENCE: Duration = Duration::from_secs(15);
@@ -27,7 +27,15 @@ impl Desk {
     }
 
     pub fn begin(&self, id: String, backend: i32, call: Call) -> Op {
-        let op = Op { id, backend, start: now(), end: None, call, outcome: Outcome::Unknown };
+        let op = Op {
+            id,
+            backend,
+            start: now(),
+            end: None,
+            call,
+            outcome: Outcome::Unknown,
+            error: None,
+        };
         self.log.write(&op);
         op
     }
@@ -44,7 +52,7 @@ impl Desk {
 pub fn settle(
     desk: &Desk,
     conn: &mut Conn,
-    op: Op,
+    mut op: Op,
     answer: Result<Option<i64>, Failure>,
     at: Stage,
 ) -> Outcome {
@@ -59,11 +67,20 @@ pub fn settle(
             if failure.is_sure || in_block && at == Stage::Statement {
                 Outcome::Fail { code: failure.code, at }
             } else {
+                op.error = Some(failure.code);
                 Outcome::Unknown
             }
         }
     };
     desk.end(op, outcome)
+}
+
+/// Of a call in a transaction, by how that ended.
+pub fn undone_if_refused(outcome: &Outcome) -> Outcome {
+    match outcome {
+        Outcome::Fail { at, .. } => Outcome::Fail { code: UNDONE.to_owned(), at: *at },
+        _ => outcome.clone(),
+    }
 }
 
 /// One call in autocommit.

@@ -17,12 +17,12 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 pub use conn::{Conn, Failure};
-use desk::{Desk, PATIENCE, call_for, call_on, in_time, settle};
+use desk::{Desk, PATIENCE, call_for, call_on, in_time, settle, undone_if_refused};
 pub use tenure::Tenure;
 
 use crate::control::Guard;
 use crate::dice::Dice;
-use crate::history::{Call, Log, Micros, Op, Outcome, Stage, What, now};
+use crate::history::{Call, Log, Micros, Op, Outcome, Stage, UNDONE, What, now};
 use crate::workload::Workload;
 
 /// What a client is started with, as JSON in its arguments.
@@ -133,14 +133,34 @@ impl Node {
         // Some hang up before they can have heard anything.
         let is_hasty = wait == 0 && self.dice.one_in(8);
         let patience = if is_hasty { self.dice.millis(0, 3) } else { PATIENCE };
+        // A grant is durable all the same.
+        let is_lazy = self.dice.one_in(3);
+        if is_lazy && !self.sets("SET synchronous_commit = off").await {
+            return None;
+        }
         let (first, mut outcome) = self.ask_for(lease, ttl, wait, &request, None, patience).await;
         if outcome == Outcome::Unknown && wait == 0 {
             (_, outcome) = self.ask_for(lease, ttl, wait, &request, Some(first), PATIENCE).await;
+        }
+        if is_lazy && !matches!(outcome, Outcome::Unknown) {
+            // Or on another connection.
+            if !self.sets("RESET synchronous_commit").await {
+                self.work.close();
+            }
         }
         let Outcome::Ok { answer: Some(token) } = outcome else { return None };
         // With a wait nobody knows when the grant was: as late as the answer, and who is late is refused.
         let deadline = if wait > 0 { now() } else { asked } + ttl;
         Some(Tenure::begin(self, lease, token, ttl, deadline))
+    }
+
+    async fn sets(&mut self, sql: &str) -> bool {
+        let Some(client) = self.work.get().await else { return false };
+        let is_set = in_time(client.0.batch_execute(sql)).await.is_ok();
+        if !is_set {
+            self.work.close();
+        }
+        is_set
     }
 
     async fn ask_for(
@@ -215,6 +235,14 @@ impl Node {
             statements(&client.0, &id).await
         })
         .await;
+        let mut beside = None;
+        let written = match written {
+            Ok(true) => self.call_within(tenure).await.map(|within| {
+                beside = within;
+                true
+            }),
+            other => other,
+        };
         let outcome = match written {
             Ok(true) => {
                 if !pause.is_zero() {
@@ -224,7 +252,11 @@ impl Node {
                 }
                 let client = self.work.open().expect("it was there");
                 let ended = in_time(client.0.batch_execute("COMMIT")).await.map(|()| Some(1));
-                self.settle(op, ended, Stage::Commit)
+                let outcome = self.settle(op, ended, Stage::Commit);
+                if let Some(beside) = beside {
+                    self.desk.end(beside, undone_if_refused(&outcome));
+                }
+                outcome
             }
             Ok(false) => {
                 let client = self.work.open().expect("it was there");
@@ -244,6 +276,39 @@ impl Node {
             self.work.close();
         }
         outcome
+    }
+
+    /// Some extend or release the lease in the transaction that they write in. That is decided when it commits; gives what is then to be noted.
+    async fn call_within(&mut self, tenure: &Tenure) -> Result<Option<Op>, Failure> {
+        if self.orders.guard != Guard::Fence || !self.dice.one_in(10) {
+            return Ok(None);
+        }
+        let (lease, token, ttl) = (tenure.lease.clone(), tenure.token, tenure.ttl);
+        let (call, sql) = if self.dice.one_in(3) {
+            let call = Call::Release { lease: lease.clone(), token };
+            tenure.give_up();
+            (call, "SELECT lease_release($1, $2)")
+        } else {
+            let call = Call::Extend { lease: lease.clone(), token, ttl, durable: true };
+            (call, "SELECT lease_extend($1, $2) IS NOT NULL")
+        };
+        let id = self.desk.next_id();
+        let client = self.work.open().expect("it was there");
+        let op = self.desk.begin(id, client.1, call);
+        let is_extension = matches!(op.call, Call::Extend { .. });
+        match in_time(client.0.query_one(sql, &[&lease, &token])).await {
+            Ok(row) if row.get(0) => Ok(Some(op)),
+            Ok(_) => {
+                let answer = (!is_extension).then_some(0);
+                self.desk.end(op, Outcome::Ok { answer });
+                Ok(None)
+            }
+            Err(failure) => {
+                let (code, at) = (failure.code.clone(), Stage::Statement);
+                self.desk.end(op, Outcome::Fail { code, at });
+                Err(failure)
+            }
+        }
     }
 
     /// Most transactions are quick. A naive client sometimes stops in the middle for longer than its lease lasts, as for a
@@ -270,7 +335,14 @@ impl Node {
     }
 
     /// One in its own transaction: whether the key is new, and if so the effect, too. `crash` is what a caller does who dies.
-    pub async fn once(&mut self, key: &str, crash: crate::workload::Crash) -> Outcome {
+    /// `pause` comes before the COMMIT; `is_undone`: who is the first rolls it back, on purpose.
+    pub async fn once(
+        &mut self,
+        key: &str,
+        crash: crate::workload::Crash,
+        pause: Duration,
+        is_undone: bool,
+    ) -> Outcome {
         use crate::workload::Crash;
         let id = self.desk.next_id();
         let Some(client) = self.work.get().await else { return Outcome::Unknown };
@@ -297,7 +369,15 @@ impl Node {
         if crash == Crash::BeforeCommit {
             std::process::exit(9);
         }
+        tokio::time::sleep(pause).await;
         let client = self.work.open().expect("it was there");
+        if first && is_undone {
+            if in_time(client.0.batch_execute("ROLLBACK")).await.is_err() {
+                self.work.close();
+            }
+            let (code, at) = (UNDONE.to_owned(), Stage::Statement);
+            return self.desk.end(op, Outcome::Fail { code, at });
+        }
         let commit = in_time(client.0.batch_execute("COMMIT"));
         let ended = if let Crash::InCommit(after) = crash {
             tokio::select! {

@@ -52,6 +52,11 @@ impl Tenure {
         Self { lease: lease.to_owned(), token, ttl, state }
     }
 
+    /// One that is over, with no heartbeat.
+    pub fn ended(lease: &str, token: i64) -> Self {
+        Self { lease: lease.to_owned(), token, ttl: 0, state: Arc::default() }
+    }
+
     /// What the README asks for before each step.
     pub fn goes_on(&self) -> bool {
         !self.state.lost.load(Relaxed) && now() < self.state.deadline.load(Relaxed)
@@ -59,6 +64,11 @@ impl Tenure {
 
     pub(super) fn writes(&self, does: bool) {
         self.state.writing.store(if does { now() } else { 0 }, Relaxed);
+    }
+
+    /// Ends the heartbeat, and all that looks whether it goes on.
+    pub(super) fn give_up(&self) {
+        self.state.lost.store(true, Relaxed);
     }
 
     pub(super) fn sleeps(&self, does: bool) {

@@ -86,5 +86,5 @@ async fn end_completion(world: &World, diary: &Diary) {
     };
     let end = matches!(outcome, Outcome::Ok { .. }).then(now);
     let (id, call) = (format!("force.{start}"), Call::Force { lease: "batch".to_owned() });
-    diary.note_call(Op { id, backend: 0, start, end, call, outcome });
+    diary.note_call(Op { id, backend: 0, start, end, call, outcome, error: None });
 }

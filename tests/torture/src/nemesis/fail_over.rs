@@ -9,7 +9,8 @@ use crate::dice::Dice;
 use crate::history::{Effect, now};
 use crate::world::World;
 
-pub async fn fail_over(dice: &mut Dice, world: &mut World, diary: &Diary, lost_tail: bool) {
+/// Whether it did what it was to do: a tail that is to be lost has something in it.
+pub async fn fail_over(dice: &mut Dice, world: &mut World, diary: &Diary, lost_tail: bool) -> bool {
     let mut cut_off = String::new();
     if lost_tail {
         let time = dice.millis(800, 3_000);
@@ -36,5 +37,6 @@ pub async fn fail_over(dice: &mut Dice, world: &mut World, diary: &Diary, lost_t
         format!("to server {to}{cut_off}"),
         Some(effect),
     );
-    world.bury(old, fork).await;
+    let lost = world.bury(old, fork).await;
+    !lost_tail || lost > 0
 }

@@ -5,7 +5,7 @@ pub mod clock;
 mod fail_over;
 pub mod network;
 mod processes;
-mod tables;
+pub mod tables;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -159,14 +159,21 @@ pub async fn on_servers(
         tokio::time::sleep(dice.millis(500, 2_500)).await;
         let next = first.pop();
         let Some(fault) = next.or_else(|| dice.pick(&bag).copied()) else { return };
+        let mut is_done = true;
         match fault {
             Fault::StopBackend => processes::stop_backend(&mut dice, world, &diary).await,
             Fault::KillBackend => processes::kill_backend(&mut dice, world, &diary).await,
             Fault::Restart => processes::restart(world, &diary).await,
             Fault::Clock => clock::step(&mut dice, world, &diary).await,
-            Fault::Tables => tables::rewrite(&mut dice, world, &diary).await,
-            Fault::FailOver => fail_over::fail_over(&mut dice, world, &diary, false).await,
-            _ => fail_over::fail_over(&mut dice, world, &diary, true).await,
+            Fault::Tables => is_done = tables::rewrite(&mut dice, world, &diary).await,
+            Fault::FailOver => {
+                is_done = fail_over::fail_over(&mut dice, world, &diary, false).await;
+            }
+            _ => is_done = fail_over::fail_over(&mut dice, world, &diary, true).await,
+        }
+        is_done &= diary.events().iter().any(|event| event.kind == fault.name());
+        if next.is_some() && !is_done {
+            first.insert(0, fault);
         }
     }
 }

@@ -7,14 +7,18 @@ use crate::dice::Dice;
 use crate::history::now;
 use crate::world::World;
 
+/// How the event of one ends that came to its end.
+pub const DONE: &str = "done";
+
 const TABLES: [&str; 3] = ["lease", "lease_checkpoint", "once_key"];
 
-pub async fn rewrite(dice: &mut Dice, world: &World, diary: &Diary) {
+/// Whether it came to its end.
+pub async fn rewrite(dice: &mut Dice, world: &World, diary: &Diary) -> bool {
     let table = *dice.pick(&TABLES).expect("tables");
     let how = *dice
         .pick(&["VACUUM (FULL)", "REINDEX TABLE", "REINDEX TABLE CONCURRENTLY"])
         .expect("statements");
-    let Some(server) = world.connect().await else { return };
+    let Some(server) = world.connect().await else { return false };
     // What one leaves that did not come to its end.
     let rest =
         format!("DROP INDEX IF EXISTS lock_ext.{table}_pkey_ccnew, lock_ext.{table}_pkey_ccold");
@@ -28,12 +32,14 @@ pub async fn rewrite(dice: &mut Dice, world: &World, diary: &Diary) {
         None => None,
     };
     let end = match done {
-        Some(Ok(())) => "done".to_owned(),
+        Some(Ok(())) => DONE.to_owned(),
         Some(Err(error)) => format!("failed: {error}"),
         None => {
             let _ = in_time(5, cancel.cancel_query(NoTls)).await;
             "cancelled".to_owned()
         }
     };
+    let is_done = end == DONE;
     diary.note(start, "tables", format!("{sql}: {end}"), None);
+    is_done
 }

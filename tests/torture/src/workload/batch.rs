@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{is_refused, leave, may_go_on};
+use super::{is_over, leave, may_go_on};
 use crate::client::{Node, Tenure};
 use crate::history::{Call, Outcome, What};
 
@@ -64,8 +64,8 @@ pub async fn turn(node: &mut Node) {
             .await;
         match outcome {
             Outcome::Ok { answer: Some(_) } => progress = after,
-            // Paid or not: the checkpoint knows.
-            _ if !is_refused(&outcome) => {
+            // Not paid: the checkpoint knows.
+            _ if !is_over(&outcome) => {
                 let Some(row) = node.row(read, &[&LEASE]).await else { break };
                 progress = Progress::of(row.get(0));
                 continue;

@@ -1,4 +1,4 @@
-use super::{ask_whether_current, is_refused, leave, may_go_on};
+use super::{Work, ask_whether_current, is_over, leave};
 use crate::client::Node;
 use crate::history::What;
 
@@ -12,10 +12,8 @@ pub async fn turn(node: &mut Node) {
         node.rest(20, 150).await;
         return;
     };
-    for _ in 0..=node.dice.below(6) {
-        if !may_go_on(node, &tenure) {
-            break;
-        }
+    let mut work = Work::begin(node, &tenure, 7);
+    while work.goes_on(node, &tenure).await {
         if node.dice.one_in(5) {
             ask_whether_current(node, &tenure).await;
         }
@@ -27,7 +25,7 @@ pub async fn turn(node: &mut Node) {
                     .map(|_| true)
             })
             .await;
-        if is_refused(&outcome) {
+        if is_over(&outcome) {
             break;
         }
         node.pause_between(&tenure).await;

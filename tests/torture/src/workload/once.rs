@@ -22,6 +22,8 @@ pub async fn turn(node: &mut Node) {
         1 => Crash::InCommit(Duration::from_micros(node.dice.below(3_000))),
         _ => Crash::Never,
     };
-    node.once(&key, crash).await;
+    let pause = if node.dice.one_in(3) { node.dice.millis(1, 250) } else { Duration::ZERO };
+    let is_undone = node.dice.one_in(8);
+    node.once(&key, crash, pause, is_undone).await;
     node.rest(30, 250).await;
 }

@@ -1,4 +1,4 @@
-use super::{is_refused, leave, may_go_on};
+use super::{Work, is_over, leave};
 use crate::client::Node;
 use crate::history::{Call, What};
 
@@ -11,11 +11,9 @@ pub async fn turn(node: &mut Node) {
         return;
     };
     let mut known = read(node).await;
-    for _ in 0..=node.dice.below(5) {
+    let mut work = Work::begin(node, &tenure, 6);
+    while work.goes_on(node, &tenure).await {
         let Some(old) = known else { break };
-        if !may_go_on(node, &tenure) {
-            break;
-        }
         let new = node.new_element();
         let outcome = node
             .write(&tenure, What::Swap { old, new }, async |client, _| {
@@ -28,7 +26,7 @@ pub async fn turn(node: &mut Node) {
                 Ok(true)
             })
             .await;
-        if is_refused(&outcome) {
+        if is_over(&outcome) {
             break;
         }
         known = read(node).await;

@@ -1,4 +1,4 @@
-use super::{is_refused, leave, may_go_on};
+use super::{Work, is_over, leave};
 use crate::client::Node;
 use crate::history::What;
 
@@ -12,10 +12,8 @@ pub async fn turn(node: &mut Node) {
         node.rest(20, 150).await;
         return;
     };
-    for _ in 0..=node.dice.below(5) {
-        if !may_go_on(node, &tenure) {
-            break;
-        }
+    let mut work = Work::begin(node, &tenure, 6);
+    while work.goes_on(node, &tenure).await {
         // Read here, written there: what somebody else adds in between is lost.
         let sql = "SELECT elements FROM growing WHERE id = 1";
         let Some(row) = node.row(sql, &[]).await else { break };
@@ -29,7 +27,7 @@ pub async fn turn(node: &mut Node) {
                 client.execute(sql, &[&elements]).await.map(|_| true)
             })
             .await;
-        if is_refused(&outcome) {
+        if is_over(&outcome) {
             break;
         }
     }

@@ -1,0 +1,125 @@
+//! What is written under a token to tables without a fence: the commit asks all the same.
+
+use lock_ext_sessions::{Asked, Db, LEVELS, PgError, Refused, STALE, Session};
+
+/// A transaction that does `work` under the token of a lease that is then somebody else's, and its COMMIT.
+async fn commit_after_a_take_over(db: &Db, level: &str, work: &[&str]) -> Result<(), PgError> {
+    let [a, b] = db.sessions().await;
+    let token = a.acq("j", "A", "60 s").await.granted();
+    a.begin(level).await;
+    a.fence("j", token).await.unwrap();
+    for sql in work {
+        a.sql(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    take_over(&b).await;
+    let commit = a.commit().await;
+    b.force("j").await.unwrap();
+    commit
+}
+
+async fn take_over(b: &Session) {
+    b.force("j").await.unwrap();
+    b.acq("j", "B", "60 s").await.granted();
+}
+
+#[tokio::test]
+async fn a_write_to_a_table_without_a_fence_is_not_committed_after_a_take_over() {
+    let db = Db::fresh().await;
+    db.watch
+        .sql(
+            "CREATE TABLE plain (v int); CREATE UNLOGGED TABLE u (v int); INSERT INTO u VALUES (1)",
+        )
+        .await
+        .unwrap();
+    let count = "SELECT count(*) FROM plain";
+    for level in LEVELS {
+        for work in [
+            &["INSERT INTO plain VALUES (1)"][..],
+            &["COPY plain FROM PROGRAM 'echo 1'"],
+            &["DO $$ BEGIN INSERT INTO plain VALUES (1); END $$"],
+            &["UPDATE u SET v = v + 1"],
+            &["CREATE TABLE made (v int)"],
+            &["SELECT once('key')"],
+            &["SELECT lo_create(0)"],
+            &["SAVEPOINT s", "INSERT INTO plain VALUES (1)", "RELEASE s"],
+            &[
+                "INSERT INTO plain VALUES (1)",
+                "SAVEPOINT s",
+                "INSERT INTO plain VALUES (2)",
+                "ROLLBACK TO s",
+            ],
+            &[
+                "SAVEPOINT s",
+                "INSERT INTO plain VALUES (1)",
+                "ROLLBACK TO s",
+                "INSERT INTO plain VALUES (2)",
+            ],
+            &[
+                "SAVEPOINT s",
+                "SAVEPOINT t",
+                "INSERT INTO plain VALUES (1)",
+                "ROLLBACK TO t",
+                "INSERT INTO plain VALUES (1)",
+                "RELEASE s",
+            ],
+            &[
+                "DO $$ BEGIN BEGIN INSERT INTO plain VALUES (1/0); EXCEPTION WHEN OTHERS THEN NULL; END; INSERT INTO plain VALUES (1); END $$",
+            ],
+        ] {
+            commit_after_a_take_over(&db, level, work).await.refused(STALE);
+            assert_eq!(db.watch.one::<i64>(count, &[]).await, Ok(0), "{level}: {work:?}");
+        }
+    }
+}
+
+/// What was undone is not written, and reading under a token needs no check.
+#[tokio::test]
+async fn nothing_written_is_nothing_to_refuse() {
+    let db = Db::fresh().await;
+    db.watch.sql("CREATE TABLE plain (v int); CREATE TABLE fenced (v int); SELECT fence_attach('fenced', 'j')").await.unwrap();
+    for level in LEVELS {
+        for work in [
+            &[][..],
+            &["SELECT count(*) FROM plain"],
+            &["SAVEPOINT s", "INSERT INTO plain VALUES (1)", "ROLLBACK TO s"],
+            &[
+                "SAVEPOINT s",
+                "INSERT INTO plain VALUES (1)",
+                "SAVEPOINT t",
+                "INSERT INTO fenced VALUES (1)",
+                "RELEASE t",
+                "ROLLBACK TO s",
+            ],
+            &[
+                "SAVEPOINT s",
+                "INSERT INTO plain VALUES (1)",
+                "ROLLBACK TO s",
+                "INSERT INTO plain VALUES (1)",
+                "ROLLBACK TO s",
+            ],
+            &[
+                "DO $$ BEGIN INSERT INTO plain VALUES (1); PERFORM 1/0; EXCEPTION WHEN OTHERS THEN NULL; END $$",
+            ],
+        ] {
+            let commit = commit_after_a_take_over(&db, level, work).await;
+            assert_eq!(commit, Ok(()), "{level}: {work:?}");
+        }
+    }
+}
+
+/// A prepared transaction keeps the lease from others, whatever it has written.
+#[tokio::test]
+async fn a_prepared_write_elsewhere_keeps_the_lease() {
+    let db = Db::fresh().await;
+    let [a, b] = db.sessions().await;
+    db.watch.sql("CREATE TABLE plain (v int)").await.unwrap();
+    let token = a.acq("j", "A", "100 ms").await.granted();
+    a.begin("READ COMMITTED").await;
+    a.fence("j", token).await.unwrap();
+    a.sql("INSERT INTO plain VALUES (1); PREPARE TRANSACTION 'p'").await.unwrap();
+    db.watch.sql("SELECT pg_sleep(0.2)").await.unwrap();
+    b.acq("j", "B", "60 s").await.busy();
+    a.sql("COMMIT PREPARED 'p'").await.unwrap();
+    b.acq("j", "B", "60 s").await.granted();
+    assert_eq!(db.watch.one::<i64>("SELECT count(*) FROM plain", &[]).await, Ok(1));
+}
