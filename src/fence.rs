@@ -3,8 +3,8 @@
 //!
 //! # Why the check at the commit is enough
 //!
-//! A transaction that wrote under token t, or anything at all having declared t, takes RowShare on the lease's tag before it commits and reads
-//! the row again.
+//! A transaction that wrote under token t, or has declared t and written to tables without a fence only, takes RowShare on the lease's tag before
+//! it commits and reads the row again.
 //! A grant takes Exclusive on it while it writes the row. So either the grant comes after the commit and everybody who holds the new
 //! token sees the write; or the grant was first, then its row is there to be seen, committed or not, and the transaction
 //! aborts.
@@ -395,10 +395,11 @@ pub fn settled(name: Label, hash: NameHash, token: Token) {
 
 /// Before the commit: under the locks that grants respect, is every token still current? And write what was put off.
 ///
-/// A token that was declared is checked whatever the transaction commits: of a table without a fence we hear nothing.
+/// Of a table without a fence we hear nothing. So where nothing else was written, all tokens that were declared are asked for.
 pub fn before_commit(prepare: bool) -> Result<()> {
     let mut due: Vec<Entry> = with(|t| {
-        if t.entries.iter().any(|entry| entry.declared) && written::anything() {
+        let is_elsewhere = t.entries.iter().all(|entry| !entry.wrote) && written::anything();
+        if is_elsewhere {
             t.entries.iter_mut().filter(|e| e.declared).for_each(|e| e.wrote = true);
         }
         t.entries.iter().filter(|e| e.is_to_be_checked() || e.pending.is_some()).cloned().collect()

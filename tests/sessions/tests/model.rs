@@ -190,6 +190,8 @@ struct Transaction {
     /// How many effects there were at each open savepoint.
     savepoints: Vec<usize>,
     aborted: bool,
+    /// Something was rolled back to a savepoint. Whether anything else is written the server may then not know for certain.
+    undone: bool,
 }
 
 /// What is committed.
@@ -486,12 +488,27 @@ impl Model {
 
     fn commit(&self, who: usize) -> Option<Step> {
         let mut world = self.world.clone();
+        let any = |which: fn(&Effect) -> bool| self.effects(who).iter().any(which);
+        let is_fenced = any(|e| matches!(e, Effect::Write { .. } | Effect::Checkpoint { .. }));
+        // Where nothing else was written, all tokens that were declared are asked for.
+        let is_elsewhere =
+            !is_fenced && any(|e| matches!(e, Effect::Grant { .. } | Effect::Once { .. }));
+        let is_unsure = !is_fenced && self.open[who].as_ref().is_some_and(|t| t.undone);
         for effect in self.effects(who) {
             let is_late = |(name, token): (usize, i64)| {
                 !world.leases[name].is_current(token) || self.is_being_granted(who, name)
             };
             if effect.under().is_some_and(is_late) {
                 return Some(Step { answer: Answer::Error(STALE.to_owned()), then: Then::End });
+            }
+            if let Effect::Fence { name, token } = *effect
+                && is_late((name, token))
+            {
+                if is_elsewhere {
+                    return Some(Step { answer: Answer::Error(STALE.to_owned()), then: Then::End });
+                } else if is_unsure {
+                    return None;
+                }
             }
             world.apply(who, *effect);
         }
@@ -521,7 +538,7 @@ impl Model {
             Then::Abort => {
                 // What was done since the last savepoint is gone at once, the locks too; the rest waits for what follows.
                 if let Some(transaction) = &mut self.open[who] {
-                    transaction.aborted = true;
+                    (transaction.aborted, transaction.undone) = (true, true);
                     transaction
                         .effects
                         .truncate(transaction.savepoints.last().copied().unwrap_or_default());
@@ -535,7 +552,7 @@ impl Model {
                 let transaction = self.transaction(who);
                 let effects = *transaction.savepoints.last().expect("a savepoint");
                 transaction.effects.truncate(effects);
-                transaction.aborted = false;
+                (transaction.aborted, transaction.undone) = (false, true);
             }
             Then::ReleaseSavepoint => {
                 self.transaction(who).savepoints.pop();
