@@ -3,20 +3,24 @@
 #   make demo       the daily reward paid once although a node freezes, and what happens without the fence
 #   make test       everything that is tested; `scripts/test.sh STAGE` runs one part of it
 #   make test-ha    crashes, fail-overs, restores, an upgrade to the next major version, Patroni: some minutes more
-#   make test-clients  drivers, ORMs and PgBouncer in eight languages, and the packages' installation; some minutes
+#   make test-clients  drivers, ORMs and PgBouncer, the recipes of docs/, and the queries and alerts; some minutes
 #   make torture    many clients under faults, a checker of their history, and two controls that it has to find out; DURATION=5m
 #   make fuzz       random values for all that takes one; FUZZ_SECONDS=60
 #   make bench      speed figures
+#   make test-packages  the Debian package in a clean Debian 12, and the upgrade from the version before; as root
+#   make test-majors    the tests on PostgreSQL 16, 17 and 18
 #   make install    build and install into the server of PG_CONFIG (PostgreSQL 15 of Debian by default)
-#   make package    build into target/release/lock_ext-pg15/, for packagers
+#   make package    target/packages/postgresql-15-lock-ext_..._amd64.deb and the release's archives; PG_CONFIG for another major
 #
-# demo, test, install and package install what they need first, see scripts/needs.sh.
+# All of these install what they need first, see scripts/needs.sh.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -c
 export PG_CONFIG
 
-all: package
+# What can be installed, as a file tree in target/packages/stage.
+all: needs
+	scripts/package.sh stage
 
 demo: install
 	scripts/with-cluster.sh cargo run --quiet --release --package lock_ext_demo -- --svg target/demo.svg
@@ -56,7 +60,13 @@ install: needs
 	scripts/install.sh
 
 package: needs
-	source scripts/lib.sh && cargo pgrx package --pg-config "$$(find_pg_config)"
+	scripts/package.sh
+
+test-packages: needs-packages
+	tests/packages/run
+
+test-majors: needs-majors
+	scripts/majors.sh
 
 needs:
 	scripts/needs.sh
@@ -70,11 +80,17 @@ needs-ha:
 needs-clients:
 	scripts/needs.sh --clients
 
+needs-packages:
+	scripts/needs.sh --packages
+
+needs-majors:
+	scripts/needs.sh --majors
+
 needs-bench:
 	scripts/needs.sh --bench
 
 clean:
 	cargo clean
 
-.PHONY: all demo demo-svg test test-ha test-clients torture fuzz bench bench-svg install package needs needs-test needs-ha needs-clients needs-bench clean
+.PHONY: all demo demo-svg test test-ha test-clients test-packages test-majors torture fuzz bench bench-svg install package needs needs-test needs-ha needs-clients needs-packages needs-majors needs-bench clean
 .NOTPARALLEL:

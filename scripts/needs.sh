@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# needs.sh [--test|--ha|--clients|--bench]
+# needs.sh [--test|--ha|--clients|--packages|--majors|--bench]
 #
 # Installs what building and testing lock_ext needs on a Debian 12 machine that has Rust and git:
 # Debian's PostgreSQL 15 with its headers, clang for bindgen, the matching cargo-pgrx. Where
 # all of it is there it only looks, and needs no network. What it cannot install it names, with the command
 # that does it, and exits with status 1. --test asks for what the tests need as well (rustfmt, clippy, faketime for the
 # clients with wrong clocks), --ha for what those of servers need besides (Patroni with etcd), --clients for the
-# languages and poolers of tests/clients, --bench for valgrind.
+# languages and poolers of tests/clients, --packages and --majors for their tests, --bench for valgrind.
 #
 # With PG_CONFIG set that server is taken, and no PostgreSQL is installed.
 set -euo pipefail
@@ -27,8 +27,10 @@ case ${1:-} in
     --clients)
         mapfile -t -O ${#packages[@]} packages < <(grep -hvE '^(#|$)' "${BASH_SOURCE[0]%/*}"/../tests/clients/*/packages | sort -u)
         ;;
+    --packages) packages+=(debootstrap) ;;
+    --majors) packages+=(python3-pip) ;;
     --bench) packages+=(valgrind) ;;
-    *) die "usage: needs.sh [--test|--ha|--clients|--bench]" ;;
+    *) die "usage: needs.sh [--test|--ha|--clients|--packages|--majors|--bench]" ;;
 esac
 
 missing_packages() {
@@ -82,12 +84,19 @@ need_cargo_pgrx() {
 # pgrx builds against the servers that its configuration lists. An entry that works is left alone
 # unless the caller has chosen a server.
 need_pgrx_init() {
-    local pg_config label listed
+    local pg_config label config listed other
     pg_config=$(find_pg_config) || die "pg_config not found; set PG_CONFIG, or install postgresql-15"
     [ -d "$("$pg_config" --includedir-server)" ] ||
         die "the server headers of $pg_config are missing; as root: apt-get install -y postgresql-server-dev-15"
     label=$(pg_label "$pg_config")
-    listed=$(sed -nE "s/^$label *= *\"(.*)\"/\\1/p" "${PGRX_HOME:-$HOME/.pgrx}/config.toml" 2>/dev/null || true)
+    config=${PGRX_HOME:-$HOME/.pgrx}/config.toml
+    listed=$(sed -nE "s/^$label *= *\"(.*)\"/\\1/p" "$config" 2>/dev/null || true)
+    # A server that is gone would be in the way of the others.
+    if [ -f "$config" ]; then
+        while IFS= read -r other; do
+            [ -x "$other" ] || sed -i "\\|\"$other\"|d" "$config"
+        done < <(sed -nE 's/^pg[0-9]+ *= *"(.*)"/\1/p' "$config")
+    fi
     [ "$listed" = "$pg_config" ] && return
     [ -z "${PG_CONFIG:-}" ] && [ -x "$listed" ] && return
     cargo pgrx init "--$label" "$pg_config" || die "pgrx could not be set up; run: cargo pgrx init --$label $pg_config"

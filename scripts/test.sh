@@ -24,10 +24,12 @@ lint() {
     cargo clippy --workspace --exclude lock_ext --all-targets -- -D warnings
 }
 
-# Only where it is installed: nothing that is built depends on it.
+# One version is named everywhere, and the pages show what is tested. shellcheck only where it is installed: nothing that is built depends on it.
 scripts() {
+    scripts/package.sh check
+    scripts/recipes.sh --check
     if command -v shellcheck >/dev/null; then
-        shellcheck --severity warning --external-sources scripts/*.sh .ci/run
+        shellcheck --severity warning --external-sources scripts/*.sh .ci/run tests/packages/{run,inside} tests/clients/*/{run,install}
     else
         echo "shellcheck is not installed, left out"
     fi
