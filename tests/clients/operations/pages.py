@@ -97,6 +97,34 @@ def first_look(db, blocks):
     assert "daily-reward,held,node-1,1," in blocks.next()
 
 
+def unfinished(db, blocks):
+    def is_now():
+        return Blocks(db, blocks.blocks).next().split(",", 3)
+
+    assert is_now() == [""], "a row before anybody has asked"
+    app = acquire(db)
+    app("""SELECT lease_checkpoint('daily-reward', 1, '{"after": 2000}')""")
+    frozen = write(db)
+    app("SELECT lease_extend('daily-reward', 1, '1 ms')")
+    until(lambda: is_now()[0] == "expired", "it expires")
+    # Its holder is shown, with the transaction that is open, and with how far it came.
+    state, holder, token, rest = blocks.next().split(",", 3)
+    assert (state, holder, token) == ("expired", "node-1", "1") and rest.endswith(',1,0,1,"{""after"": 2000}"\n'), rest
+    # That transaction may still commit.
+    frozen("COMMIT")
+    assert granted(db) == 2
+    assert is_now()[:2] == ["held", "node-2"]
+    blocks.next()
+    # Nobody holds it any more, and what the program wrote is what there is: while it is completed, and after that.
+    for token, hours, expected in ((2, 1, "completed"), (3, 0, "free")):
+        db.session()(f"SELECT lease_complete('daily-reward', {token}, until => now() + '{hours} hours 1 ms')")
+        until(lambda expected=expected: is_now()[0] == expected, f"it is {expected}")
+        _, holder, shown, rest = is_now()
+        assert (holder, shown) == ("", str(token)) and '""by"": ""node-2:4711""' in rest, rest
+        db.admin("SELECT lease_force_release('daily-reward')")
+        assert granted(db) == token + 1
+
+
 def update_waits(db, blocks):
     acquire(db)
     frozen = write(db)
@@ -288,6 +316,7 @@ STORIES = {
     },
     STUCK: {
         "": first_look,
+        "the-job-did-not-run-or-not-finish-last-night": unfinished,
         "why-does-the-new-holders-update-wait": update_waits,
         "the-holder-is-gone-how-is-its-lease-freed": holder_gone,
         "why-does-lease_acquire-return-null-although-nobody-holds-the-lease": returns_null,

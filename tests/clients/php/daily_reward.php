@@ -4,27 +4,30 @@ declare(strict_types=1);
 
 require_once __DIR__ . '/Lease.php';
 
-// [job]
-/** Started on every node, once a day. Who takes over goes on where the last one has committed. */
-function daily_reward(array $connection, string $holder, float $ttl = 30, int $chunk = 1000): bool
+// A day begins here: also at 23:55 it is the same one before and after midnight.
+const ZONE = 'Europe/Berlin';
+const STARTS = '00:05';
+
+/** Called on every node every few minutes. Who takes over goes on where the last one has committed. Says what happened. */
+function daily_reward(array $connection, string $holder, float $ttl = 30, int $chunk = 1000): string
 {
     $lease = Lease::acquire($connection, 'daily-reward', $holder, $ttl);
+    $db = new PDO(...$connection);
     if ($lease === null) {
-        return false;
+        return Lease::status($db, 'daily-reward');
     }
     try {
-        $db = new PDO(...$connection);
-        while (!$lease->transaction($db, fn () => pay_chunk($db, $lease, $chunk))) {
-            continue;
-        }
-        return true;
+        do {
+            $day = $lease->transaction($db, fn () => pay_chunk($db, $lease, $chunk));
+        } while ($day === null);
+        return "$day is done";
     } finally {
         $lease->release();
     }
 }
 
-/** True when everybody is paid: then nobody is granted the lease before the next day. */
-function pay_chunk(PDO $db, Lease $lease, int $chunk): bool
+/** The day, when everybody is paid: then nobody is granted the lease before the next one begins. */
+function pay_chunk(PDO $db, Lease $lease, int $chunk): ?string
 {
     [$day, $after] = progress($db);
     $last = Lease::value(
@@ -36,16 +39,20 @@ function pay_chunk(PDO $db, Lease $lease, int $chunk): bool
         $after,
         $chunk
     );
-    $state = ['day' => $day, 'after' => $last, 'done' => $last === null];
-    Lease::value($db, 'SELECT lease_checkpoint(?, ?, ?)', $lease->name, $lease->token, json_encode($state));
-    return $last === null
-        && Lease::value($db, 'SELECT lease_complete(?, ?, until => ?::date + 1)', $lease->name, $lease->token, $day);
+    $state = json_encode(['day' => $day, 'after' => $last, 'done' => $last === null, 'by' => $lease->holder]);
+    Lease::value($db, 'SELECT lease_checkpoint(?, ?, ?)', $lease->name, $lease->token, $state);
+    if ($last !== null) {
+        return null;
+    }
+    $complete = 'SELECT lease_complete(?, ?, until => (?::date + 1 + ?::interval) AT TIME ZONE ?)';
+    Lease::value($db, $complete, $lease->name, $lease->token, $day, STARTS, ZONE);
+    return $day;
 }
 
-/** A day that was left unfinished comes before the server's today. */
+/** The day is the database's, and kept in the checkpoint. One that was left unfinished comes first. */
 function progress(PDO $db): array
 {
     $saved = json_decode(Lease::value($db, "SELECT lease_checkpoint('daily-reward')") ?? '{"done": true}', true);
-    return $saved['done'] ? [Lease::value($db, 'SELECT current_date'), 0] : [$saved['day'], $saved['after']];
+    $today = Lease::value($db, 'SELECT (now() AT TIME ZONE ? - ?::interval)::date', ZONE, STARTS);
+    return $saved['done'] ? [$today, 0] : [$saved['day'], $saved['after']];
 }
-// [end job]

@@ -5,12 +5,12 @@
 declare(strict_types=1);
 
 require 'harness.php';
-require 'daily_reward.php';
+require 'recipes.php';
 
 const DATABASE = 'client_pdo';
 $stack = new Stack('pdo', PHP_VERSION);
 $admin = fresh_database(DATABASE);
-$connection = [dsn(DATABASE)];
+$connection = connection(dsn(DATABASE));
 $db = new PDO(...$connection);
 $acquire = fn (string $lease, mixed $ttl = '30 s') => value($db, 'SELECT lease_acquire(?, ?, ?)', $lease, 'node-1', $ttl);
 
@@ -149,61 +149,17 @@ $stack->scenario('silent_errors', function () use ($admin) {
     equal(0, value($admin, 'SELECT count(*) FROM entry WHERE id IN (31, 32)'));
 });
 
-$stack->scenario('once', function () use ($db) {
-    $once = fn () => value($db, 'SELECT once(?)', 'payout:2026-11-29');
-    $db->beginTransaction();
-    equal(true, $once(), 'in a transaction that is rolled back');
-    $db->rollBack();
-    equal([true, false], [$once(), $once()]);
-});
-
 $stack->scenario('migration', function () use ($db, $admin) {
     $fences = fn () => value($admin, "SELECT count(*) FROM fence_status WHERE table_name::text = 'reward' AND hole IS NULL");
     $db->exec(file_get_contents('migration.sql'));
     equal(1, $fences(), 'up');
     refused('LX003', fn () => $db->exec('DELETE FROM reward'));
-    $db->exec('DROP TABLE reward');
+    $db->exec('DROP TABLE reward, player, gift, price');
     equal(0, $fences(), 'down');
     $db->exec(file_get_contents('migration.sql'));
 });
 
-$stack->scenario('checkpoint', function () use ($connection, $db, $admin) {
-    $admin->exec('CREATE TABLE player (id bigint PRIMARY KEY); INSERT INTO player SELECT generate_series(1, 5)');
-    // The first node pays two players, and is cut off in the middle of the next two.
-    $doomed = new PDO(...$connection);
-    $lease = Lease::acquire($connection, 'daily-reward', 'node-1', 30);
-    equal(false, $lease->transaction($doomed, fn () => pay_chunk($doomed, $lease, 2)));
-    error_of(PDOException::class, fn () => $lease->transaction($doomed, function () use ($doomed, $admin, $lease) {
-        pay_chunk($doomed, $lease, 2);
-        value($admin, 'SELECT pg_terminate_backend(?, 5000)', value($doomed, 'SELECT pg_backend_pid()'));
-    }));
-    equal(false, daily_reward($connection, 'node-2'), 'while it is held');
-    $lease->release();
-    $today = value($db, 'SELECT current_date');
-    equal([$today, 2], progress($db), 'read back');
-    equal(true, daily_reward($connection, 'node-2', 30, 2), 'the second node does the rest');
-    equal('1,2,3,4,5', value($db, "SELECT string_agg(player::text, ',' ORDER BY player) FROM reward"), 'each player once');
-    equal(false, daily_reward($connection, 'node-3'), 'done for today');
-    equal('completed', value($admin, "SELECT state FROM lease_status WHERE name = 'daily-reward'"));
-});
-
-$stack->scenario('catch_up', function () use ($connection, $db, $admin) {
-    // Yesterday's job was left unfinished: it is brought to its end, and then comes today.
-    value($admin, "SELECT lease_force_release('daily-reward')");
-    $yesterday = value($db, 'SELECT current_date - 1');
-    $lease = Lease::acquire($connection, 'daily-reward', 'node-1', 30);
-    $lease->transaction($db, function () use ($db, $lease, $yesterday) {
-        $state = json_encode(['day' => $yesterday, 'after' => 3, 'done' => false]);
-        value($db, 'SELECT lease_checkpoint(?, ?, ?)', $lease->name, $lease->token, $state);
-        $db->exec('DELETE FROM reward');
-    });
-    $lease->release();
-    $paid = fn () => value($db, "SELECT string_agg(format('%s on %s', player, day), ',' ORDER BY day, player) FROM reward");
-    equal(true, daily_reward($connection, 'node-2'));
-    equal("4 on $yesterday,5 on $yesterday", $paid());
-    equal(true, daily_reward($connection, 'node-2'));
-    equal(7, value($db, 'SELECT count(*) FROM reward'));
-});
+recipes($stack, $connection, $db, $admin);
 
 $stack->scenario('wait_timeout', function () use ($connection, $admin) {
     value($admin, "SELECT lease_acquire('busy', 'other', '60 s')");

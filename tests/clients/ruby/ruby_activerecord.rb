@@ -5,6 +5,8 @@ require 'active_record'
 require_relative 'harness'
 require_relative 'migration'
 require_relative 'daily_reward'
+require_relative 'recipes'
+require 'yaml'
 include Checks
 
 DATABASE = 'client_activerecord'
@@ -13,8 +15,9 @@ admin = fresh_database(DATABASE)
 ActiveRecord::Migration.verbose = false
 
 def connect(database)
-  ActiveRecord::Base.establish_connection(adapter: 'postgresql', host: ENV.fetch('PGHOST'), port: ENV.fetch('PGPORT'),
-                                          username: ENV.fetch('PGUSER'), database: database, pool: 5)
+  config = YAML.load_file('database.yml')['production']
+  ActiveRecord::Base.establish_connection(config.merge('host' => ENV.fetch('PGHOST'), 'port' => ENV.fetch('PGPORT'),
+                                                       'username' => ENV.fetch('PGUSER'), 'database' => database))
 end
 connect(DATABASE)
 
@@ -110,6 +113,10 @@ stack.scenario('heartbeat') do
     lost = true
   end
   check(lost, 'the block was not called')
+  # The connections have the bounds of database.yml.
+  bounds = db.raw_connection.conninfo_hash.values_at(:connect_timeout, :keepalives_idle, :keepalives_interval, :tcp_user_timeout)
+  equal(%w[10 10 5 10000], bounds, 'the bounds of a connection')
+  equal('5min 10s', %w[statement_timeout client_connection_check_interval].map { |name| db.select_value("SHOW #{name}") }.join(' '))
   equal(nil, Lease.hold('beat', 'node-1', 30) { raise 'held by another' })
 end
 
@@ -186,55 +193,7 @@ stack.scenario('refused_commit') do
   equal(0, Entry.where(amount: 400).count, 'on the same connection')
 end
 
-stack.scenario('once') do
-  seen = nil
-  ActiveRecord::Base.transaction do
-    seen = Lease.value('SELECT once(?)', 'payout:2026-11-29')
-    raise ActiveRecord::Rollback
-  end
-  equal([true, true, false], [seen] + Array.new(2) { Lease.value('SELECT once(?)', 'payout:2026-11-29') })
-end
-
-stack.scenario('checkpoint') do
-  Player.reset_column_information
-  CreateRewards.migrate(:up)
-  db.create_table(:players) { |t| t.string :name }
-  5.times { |n| Player.create!(name: "player #{n}") }
-  DailyReward.send(:remove_const, :CHUNK)
-  DailyReward.const_set(:CHUNK, 2)
-
-  # The first node pays two players, and is cut off in the middle of the next two.
-  Lease.hold('daily-reward', 'node-1', 30) do |lease|
-    lease.transaction { DailyReward.pay_chunk(lease) }
-    error_of(ActiveRecord::StatementInvalid) do
-      lease.transaction do
-        DailyReward.pay_chunk(lease)
-        value(admin, 'SELECT pg_terminate_backend($1, 5000)', db.raw_connection.backend_pid)
-      end
-    end
-    equal('2', value(admin, 'SELECT count(*) FROM rewards'))
-  end
-  ActiveRecord::Base.clear_active_connections!
-  equal([Date.current.iso8601, 2], DailyReward.progress, 'read back')
-  check(DailyReward.run('node-2'), 'the second node does the rest')
-  equal([1, 2, 3, 4, 5], Reward.order(:player_id).pluck(:player_id), 'each player once')
-  equal(nil, DailyReward.run('node-3'), 'done for today')
-  equal('completed', value(admin, "SELECT state FROM lease_status WHERE name = 'daily-reward'"))
-end
-
-stack.scenario('catch_up') do
-  # Yesterday's job was left unfinished: it is brought to its end, and then comes today.
-  value(admin, "SELECT lease_force_release('daily-reward')")
-  yesterday = value(admin, 'SELECT (current_date - 1)::text')
-  Lease.hold('daily-reward', 'node-1', 30) do |lease|
-    Lease.value('SELECT lease_checkpoint(?, ?, ?)', lease.name, lease.token, { day: yesterday, after: 3, done: false }.to_json)
-    lease.transaction { Reward.delete_all }
-  end
-  DailyReward.run('node-2')
-  equal([[4, Date.parse(yesterday)], [5, Date.parse(yesterday)]], Reward.order(:player_id).pluck(:player_id, :day))
-  DailyReward.run('node-2')
-  equal([1, 2, 3, 4, 5], Reward.where('day > ?', yesterday).order(:player_id).pluck(:player_id))
-end
+recipes(stack, admin)
 
 stack.scenario('wait_timeout') do
   value(admin, "SELECT lease_acquire('busy', 'other', '60 s')")
