@@ -1,7 +1,11 @@
 // [errors]
 package main
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/jackc/pgconn"
+)
 
 // sqlstate works for pgx and lib/pq, and for what is built upon them.
 func sqlstate(err error) string {
@@ -16,5 +20,14 @@ func sqlstate(err error) string {
 func isSuperseded(err error) bool { return sqlstate(err) == "LX001" }
 
 func isRetryable(err error) bool { return sqlstate(err) == "40001" }
+
+// explain has the detail, which says why. Of lib/pq it is pq.Error's Detail.
+func explain(err error) string {
+	var server *pgconn.PgError
+	if errors.As(err, &server) && server.Detail != "" {
+		return err.Error() + ": " + server.Detail
+	}
+	return err.Error()
+}
 
 // [end errors]

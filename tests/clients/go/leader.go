@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"log"
 	"time"
 
 	"github.com/jackc/pgx/v4/pgxpool"
@@ -38,26 +39,51 @@ func holding(ctx context.Context, ttl time.Duration, asked time.Time, extend fun
 // [end holding]
 
 // [leader]
-// lead is for a loop, with a pause of a third of the time to live. If the lease is free, this node leads: work runs with
-// the token and a context that ends with the lease. The pool is not the one that work takes its connections from.
-func lead(ctx context.Context, pool *pgxpool.Pool, node string, ttl time.Duration, work func(context.Context, int64) error) error {
+// A round of work ends with its context. An error ends the term, so it keeps to itself what is no reason for that.
+type round func(ctx context.Context, token int64) error
+
+// campaign goes on until its context ends. When a leader dies, another one leads at most ttl and a third of it later.
+// The pool is not the one that work takes its connections from.
+func campaign(ctx context.Context, pool *pgxpool.Pool, node string, ttl time.Duration, work round) {
+	for ctx.Err() == nil {
+		if err := lead(ctx, pool, node, ttl, work); err != nil { // LX001 as well: this node is a candidate again
+			log.Print("not the leader: ", explain(err))
+		}
+		pause(ctx, ttl/3)
+	}
+}
+
+// lead is a term. Its token is a constant: nothing that was read under another one is written under this one.
+func lead(ctx context.Context, pool *pgxpool.Pool, node string, ttl time.Duration, work round) error {
 	asked := time.Now()
-	var token *int64
-	acquire := "SELECT lease_acquire('scheduler', $1, $2)"
-	if err := pool.QueryRow(ctx, acquire, node, ttl).Scan(&token); err != nil || token == nil {
+	token, err := acquireLease(ctx, pool, "scheduler", node, ttl)
+	if err != nil || token == nil {
 		return err // no token: somebody else leads
 	}
-	leading, stop := holding(ctx, ttl, asked, func(ctx context.Context) (mine bool, err error) {
-		extend := "SELECT lease_extend('scheduler', $1) IS NOT NULL"
-		err = pool.QueryRow(ctx, extend, *token).Scan(&mine)
-		return mine, err
+	log.Print("leads under token ", *token)
+	leading, stop := holding(ctx, ttl, asked, func(ctx context.Context) (bool, error) {
+		return extendLease(ctx, pool, "scheduler", *token, ttl)
 	})
-	defer stop()
-	if err := work(leading, *token); err != nil {
-		return err // not released: the next one waits until the time to live is over
+	defer func() {
+		stop()
+		ctx, cancel := within(context.Background(), ttl)
+		defer cancel()
+		pool.Exec(ctx, "SELECT lease_release('scheduler', $1)", *token) // lost: false, and nothing happens
+	}()
+	for leading.Err() == nil {
+		if err := work(leading, *token); err != nil {
+			return err
+		}
+		pause(leading, ttl/10)
 	}
-	_, err := pool.Exec(ctx, "SELECT lease_release('scheduler', $1)", *token)
-	return err
+	return leading.Err()
+}
+
+func pause(ctx context.Context, length time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(length):
+	}
 }
 
 // [end leader]

@@ -61,15 +61,15 @@ func (s stack) play(play scenario) (skip, why string) {
 // create makes the stack's database. Tokens begin where a double is about to end.
 func (s stack) create() {
 	psql("postgres", "DROP DATABASE IF EXISTS "+s.database, "CREATE DATABASE "+s.database)
-	psql(s.database, "CREATE EXTENSION lock_ext", "SELECT lease_raise_token_floor(9007199254730000)")
 	migrate(s)
+	s.admin("SELECT lease_raise_token_floor(9007199254730000)")
 }
 
 // reset leaves an empty slate: nobody holds the lease, and the tables are as the migrations made them.
 func (s stack) reset() {
 	s.admin(`SELECT lease_force_release(name) FROM lease_status;
 		SET LOCAL session_replication_role = replica;
-		TRUNCATE player, entry; INSERT INTO player VALUES (1, 0), (2, 0), (3, 0)`)
+		TRUNCATE player, entry, price, gift; INSERT INTO player VALUES (1, 0), (2, 0), (3, 0)`)
 }
 
 func (s stack) admin(sql string) string { return psql(s.database, sql) }

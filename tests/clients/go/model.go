@@ -26,6 +26,9 @@ func (Entry) TableName() string { return "entry" }
 // tryLease gives no token when somebody else has the lease.
 func tryLease(db *gorm.DB, lease, node string, ttl time.Duration) (token *int64, err error) {
 	err = db.Raw("SELECT lease_acquire(?, ?, ?)", lease, node, ttl.String()).Row().Scan(&token)
+	if err == nil && token != nil { // a predecessor that is frozen in a transaction would keep its row locks
+		err = db.Exec("SELECT count(*) FROM lease_evict(?, ?)", lease, *token).Error
+	}
 	return token, err
 }
 

@@ -115,27 +115,17 @@ func pgxHeartbeat(s stack) string {
 	eventually("no deadline of its own", func() bool { return holding.Err() != nil })
 	must(tx.Rollback(ctx))
 
-	// A leader whose lease is taken away stops in the middle of its work, long before its deadline.
-	led := make(chan error, 1)
-	go func() {
-		led <- lead(ctx, pool, "node-1", 9*time.Second, func(ctx context.Context, _ int64) error {
-			<-ctx.Done()
-			return ctx.Err()
-		})
-	}()
-	s.until("SELECT holder FROM lease_status WHERE name = 'scheduler' AND state = 'held'", "node-1")
-	same("released by force", s.admin("SELECT lease_force_release('scheduler')"), "t")
-	select {
-	case err := <-led:
-		same("the work ended with", err, context.Canceled)
-	case <-time.After(7 * time.Second):
-		check(false, "the leader works on without the lease")
-	}
-
-	// One that is done with its work releases it.
-	must(lead(ctx, pool, "node-1", 30*time.Second, func(context.Context, int64) error { return nil }))
-	same("after the work", s.admin("SELECT state FROM lease_status WHERE name = 'scheduler'"), "free")
+	// And so does the loss of the lease, however far the deadline is.
+	holding, stop = loses()
+	defer stop()
+	eventually("the loss was not noticed", func() bool { return holding.Err() != nil })
+	recipeLeader(s)
 	return ""
+}
+
+func loses() (context.Context, context.CancelFunc) {
+	extend := func(context.Context) (bool, error) { return false, nil }
+	return holding(ctx, beat, time.Now().Add(time.Hour), extend)
 }
 
 func pgxFencedTransaction(s stack) string {
@@ -222,6 +212,7 @@ func pgxOnce(s stack) string {
 	}
 	same("rolled back, committed, again", firsts, [3]bool{true, true, false})
 	same("once more", s.admin("SELECT once('mail:1')"), "f")
+	recipeOnce(s)
 	return ""
 }
 
@@ -251,6 +242,9 @@ func pgxCheckpoint(s stack) string {
 	same("checkpoint", found, progress{math.MaxInt64})
 	must(tx.Commit(ctx))
 	same("coins", s.admin(coins), "300")
+	recipeJob(s)
+	recipeFrozenPredecessor(s)
+	recipeLostJob(s)
 	return ""
 }
 

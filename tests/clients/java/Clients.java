@@ -36,8 +36,8 @@ final class Clients {
         this.database = "clients_" + name.replace('-', '_');
         psql("postgres", "-c", "DROP DATABASE IF EXISTS " + database, "-c", "CREATE DATABASE " + database);
         // Tokens begin where a double is about to end.
-        psql(database, "-c", "CREATE EXTENSION lock_ext", "-c", "SELECT lease_raise_token_floor(9007199254730000)",
-                "-f", System.getProperty("sources") + "/schema.sql");
+        psql(database, "-f", System.getProperty("sources") + "/schema.sql",
+                "-c", "SELECT lease_raise_token_floor(9007199254730000)");
     }
 
     boolean run(Map<String, Scenario> plays) throws Exception {
@@ -61,7 +61,7 @@ final class Clients {
     void reset() throws Exception {
         admin("SELECT lease_force_release(name) FROM lease_status;"
                 + " SET LOCAL session_replication_role = replica;"
-                + " TRUNCATE player, entry; INSERT INTO player VALUES (1, 0), (2, 0), (3, 0)");
+                + " TRUNCATE player, entry, price, gift; INSERT INTO player VALUES (1, 0), (2, 0), (3, 0)");
     }
 
     String admin(String sql) throws Exception {

@@ -1,6 +1,5 @@
 // [heartbeat]
 import java.sql.Connection;
-import java.sql.DriverManager;
 import java.sql.SQLException;
 import java.time.Duration;
 
@@ -32,7 +31,7 @@ final class Heartbeat implements AutoCloseable {
 
     private void beat() {
         while (isMine()) {
-            try (Connection connection = DriverManager.getConnection(url)) {
+            try (Connection connection = Leases.connect(url, ttl)) {
                 while (isMine()) {
                     long asked = System.nanoTime(); // before the call: the answer may be late
                     if (Leases.extend(connection, name, token)) {

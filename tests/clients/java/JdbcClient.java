@@ -15,9 +15,11 @@ import org.postgresql.util.PSQLException;
 final class JdbcClient {
     private static final Duration TTL = Duration.ofSeconds(30);
     private final Clients clients;
+    private final Recipes recipes;
 
     JdbcClient(String version) throws Exception {
         clients = new Clients("jdbc", version);
+        recipes = new Recipes(clients);
     }
 
     boolean run() throws Exception {
@@ -130,26 +132,21 @@ final class JdbcClient {
                 Clients.eventually("no deadline of its own", () -> !heartbeat.isMine());
                 connection.rollback();
             }
-        }
-        // A leader whose lease is taken away stops, long before its deadline. One that is done with its work releases it.
-        String holder = "SELECT holder FROM lease_status WHERE name = 'scheduler' AND state = 'held'";
-        Leader.lead(clients.url(), "node-1", Duration.ofMinutes(1), (token, isMine) -> { });
-        Clients.same("after the work", clients.admin("SELECT state FROM lease_status WHERE name = 'scheduler'"), "free");
-        Leader.lead(clients.url(), "node-1", Duration.ofSeconds(30), (token, isMine) -> {
-            try {
-                Clients.same("holder", clients.admin(holder), "node-1");
-                clients.admin("SELECT lease_force_release('scheduler')");
-                Clients.eventually("the loss was not noticed", () -> !isMine.getAsBoolean());
-            } catch (Exception failure) {
-                throw new IllegalStateException(failure);
+            // And so does the loss of the lease, however far the deadline is.
+            clients.takeOver();
+            long late = System.nanoTime() + Duration.ofMinutes(10).toNanos();
+            try (Heartbeat heartbeat = new Heartbeat(clients.url(), Clients.LEASE, token, ttl, late)) {
+                Clients.eventually("the loss was not noticed", () -> !heartbeat.isMine());
             }
-        });
+        }
+        recipes.leader();
         return null;
     }
 
     private String fencedTransaction() throws Exception {
         try (Connection connection = connect()) {
             refused("LX003", () -> update(connection, Clients.PAY));
+            Clients.thrown(IllegalStateException.class, () -> Leases.fence(connection, Clients.LEASE, 1));
             fenced(connection, granted(connection));
             Clients.same("paid", update(connection, Clients.PAY), 3);
             update(connection, "INSERT INTO player VALUES (?, ?)", 4, 50);
@@ -237,8 +234,9 @@ final class JdbcClient {
             connection.commit();
             Clients.same("again", select(connection, "SELECT once(?)", "mail:1"), false);
             Clients.same("once more", clients.admin("SELECT once('mail:1')"), "f");
-            return null;
         }
+        recipes.once();
+        return null;
     }
 
     private String checkpoint() throws Exception {
@@ -255,22 +253,9 @@ final class JdbcClient {
             Clients.same("checkpoint", saved, state);
             refused("42883", () -> select(connection, save, Clients.LEASE, token, "{}")); // a string needs ?::jsonb
         }
-        // Two days were missed, and the cron job dies in the third payment. Another node pays what is left, once.
-        clients.reset();
-        clients.admin("SELECT lease_checkpoint(name, token, jsonb_build_object('paid', current_date - 3)),"
-                + " lease_release(name, token) FROM (SELECT 'daily-reward' AS name,"
-                + " lease_acquire('daily-reward', 'yesterday', '1 s') AS token) AS lease");
-        clients.admin("CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF OLD.coins = 200"
-                + " THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END';"
-                + " CREATE TRIGGER die BEFORE UPDATE ON player FOR EACH ROW EXECUTE FUNCTION die()");
-        refused("57P01", () -> Rewards.pay(clients.url(), "node-1"));
-        clients.admin("DROP FUNCTION die CASCADE");
-        clients.admin("SELECT lease_force_release('daily-reward')");
-        Rewards.pay(clients.url(), "node-2");
-        Rewards.pay(clients.url(), "node-2");
-        Clients.same("coins", clients.admin("SELECT string_agg(coins::text, ' ') FROM player"), "300 300 300");
-        String completed = clients.admin("SELECT state FROM lease_status WHERE name = 'daily-reward'");
-        Clients.same("state", completed, "completed");
+        recipes.job();
+        recipes.frozenPredecessor();
+        recipes.lostJob();
         return null;
     }
 

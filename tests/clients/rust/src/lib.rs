@@ -50,7 +50,7 @@ impl Stack {
         self.admin(
             "SELECT lease_force_release(name) FROM lease_status;
              SET LOCAL session_replication_role = replica;
-             TRUNCATE player, entry; INSERT INTO player VALUES (1, 0), (2, 0), (3, 0)",
+             TRUNCATE player, entry, price, gift; INSERT INTO player VALUES (1, 0), (2, 0), (3, 0)",
         )
         .map(drop)
     }

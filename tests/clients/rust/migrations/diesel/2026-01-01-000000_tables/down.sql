@@ -1,1 +1,1 @@
-DROP TABLE entry, player;
+DROP TABLE gift, price, entry, player;

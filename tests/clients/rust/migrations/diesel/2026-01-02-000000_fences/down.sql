@@ -1,2 +1,3 @@
+SELECT fence_detach('price');
 SELECT fence_detach('entry');
 SELECT fence_detach('player');

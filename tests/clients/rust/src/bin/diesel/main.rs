@@ -330,12 +330,12 @@ const MIGRATIONS: EmbeddedMigrations = embed_migrations!("migrations/diesel");
 fn migration(stack: &Stack) -> Outcome {
     let mut connection = connect()?;
     let fences = "SELECT count(*) FROM fence_status WHERE hole IS NULL";
-    same("fences", stack.admin(fences)?, "2")?;
+    same("fences", stack.admin(fences)?, "3")?;
     connection.revert_last_migration(MIGRATIONS)?;
     same("fences after down", stack.admin(fences)?, "0")?;
     pay(&mut connection)?;
     connection.run_pending_migrations(MIGRATIONS)?;
-    same("fences after up", stack.admin(fences)?, "2")?;
+    same("fences after up", stack.admin(fences)?, "3")?;
     let unfenced = refused("a write without a token", pay(&mut connection))?;
     check(unfenced.to_string().ends_with("carries no fencing token"), unfenced.to_string())
 }

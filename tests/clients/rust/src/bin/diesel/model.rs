@@ -22,7 +22,14 @@ pub fn acquire(
     ttl: Duration,
 ) -> QueryResult<Option<i64>> {
     let ttl = PgInterval::from_microseconds(ttl.as_micros() as i64);
-    diesel::select(lease_acquire(lease, node, ttl)).get_result(connection)
+    let token: Option<i64> =
+        diesel::select(lease_acquire(lease, node, ttl)).get_result(connection)?;
+    if let Some(token) = token {
+        // A predecessor that is frozen in a transaction would keep its row locks.
+        let evict = diesel::sql_query("SELECT count(*) FROM lease_evict($1, $2)");
+        evict.bind::<Text, _>(lease).bind::<BigInt, _>(token).execute(connection)?;
+    }
+    Ok(token)
 }
 
 /// At the beginning of a transaction: the rest of it writes under the token.

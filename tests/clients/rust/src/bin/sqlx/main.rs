@@ -282,12 +282,12 @@ static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("migrations/sqlx");
 async fn migration(stack: &Stack) -> Outcome {
     let pool = pool().await?;
     let fences = "SELECT count(*) FROM fence_status WHERE hole IS NULL OR hole NOT LIKE 'roles%'";
-    same("fences", stack.admin(fences)?, "2")?;
+    same("fences", stack.admin(fences)?, "3")?;
     MIGRATOR.undo(&pool, 1).await?;
     same("fences after down", stack.admin(fences)?, "0")?;
     sqlx::query(PAY).execute(&pool).await?;
     MIGRATOR.run(&pool).await?;
-    same("fences after up", stack.admin(fences)?, "2")?;
+    same("fences after up", stack.admin(fences)?, "3")?;
     let refused = refused("a write without a token", sqlx::query(PAY).execute(&pool).await)?;
     same("without a token", sqlstate(&refused), "LX003")
 }

@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use sqlx::{PgPool, Postgres, Transaction};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 
 pub async fn acquire(
     pool: &PgPool,
@@ -11,7 +11,13 @@ pub async fn acquire(
     ttl: Duration,
 ) -> sqlx::Result<Option<i64>> {
     let acquire = sqlx::query_scalar("SELECT lease_acquire($1, $2, $3)");
-    acquire.bind(lease).bind(node).bind(ttl).fetch_one(pool).await
+    let token: Option<i64> = acquire.bind(lease).bind(node).bind(ttl).fetch_one(pool).await?;
+    if token.is_some() {
+        // A predecessor that is frozen in a transaction would keep its row locks.
+        let evict = sqlx::query("SELECT count(*) FROM lease_evict($1, $2)");
+        evict.bind(lease).bind(token).execute(pool).await?;
+    }
+    Ok(token)
 }
 
 /// A transaction that writes under the token.
@@ -37,12 +43,12 @@ pub async fn heartbeat(
     while Instant::now() < deadline {
         let asked = Instant::now(); // before the call: the answer may be late
         let extend = sqlx::query_scalar("SELECT lease_extend($1, $2) IS NOT NULL");
-        match timeout_at(deadline, extend.bind(&lease).bind(token).fetch_one(&pool)).await {
+        match timeout(ttl / 3, extend.bind(&lease).bind(token).fetch_one(&pool)).await {
             Ok(Ok(true)) => deadline = asked + ttl,
-            Ok(Ok(false)) | Err(_) => return,
-            Ok(Err(_)) => {} // an error says nothing about the lease: ask again
+            Ok(Ok(false)) => return,
+            Ok(Err(_)) | Err(_) => {} // an error says nothing about the lease: ask again
         }
-        sleep((deadline - asked) / 3).await;
+        sleep(deadline.saturating_duration_since(asked) / 3).await;
     }
 }
 // [end lease]

@@ -3,6 +3,9 @@
 mod cron;
 mod errors;
 mod leader;
+mod lease;
+mod once;
+mod recipes;
 
 use std::env;
 use std::time::Duration;
@@ -12,9 +15,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::{Client, Config, Error, NoTls, Transaction};
 
-use cron::pay_rewards;
 use errors::{is_retryable, is_superseded, sqlstate};
-use leader::{connect, heartbeat, lead};
+use leader::heartbeat;
+use lease::connect;
 
 const STACK: &str = "tokio-postgres";
 const ACQUIRE: &str = "SELECT lease_acquire($1, $2, make_interval(secs => $3))";
@@ -93,32 +96,12 @@ async fn heartbeats(stack: &Stack) -> Outcome {
         .map_err(|_| "no deadline of its own")??;
     tx.rollback().await?;
 
-    // A leader whose lease is taken away stops in the middle of its work.
-    let taken_away = async {
-        let config = config();
-        let led =
-            lead(&config, "node-1", Duration::from_secs(2), async |_| std::future::pending().await);
-        timeout(Duration::from_secs(20), led)
-            .await
-            .map_err(|_| "the leader works on without the lease")
-    };
-    let (led, released) = tokio::join!(tokio::spawn(taken_away), async {
-        stack.until(
-            "SELECT holder FROM lease_status WHERE name = 'scheduler' AND state = 'held'",
-            "node-1",
-        )?;
-        stack.admin("SELECT lease_force_release('scheduler')")
-    });
-    same("released by force", released?, "t")?;
-    led???;
-
-    // One that is done with its work releases it.
-    lead(&config(), "node-1", Duration::from_secs(30), async |_| {}).await?;
-    same(
-        "after the work",
-        stack.admin("SELECT state FROM lease_status WHERE name = 'scheduler'")?,
-        "free",
-    )
+    // And so does the loss of the lease, however far the deadline is.
+    stack.take_over()?;
+    let late = Instant::now() + Duration::from_secs(600);
+    let beating = heartbeat(config(), LEASE.to_owned(), token, ttl, late);
+    timeout(Duration::from_secs(20), beating).await.map_err(|_| "the loss was not noticed")?;
+    recipes::leader(stack).await
 }
 
 async fn fenced_transaction(stack: &Stack) -> Outcome {
@@ -206,7 +189,8 @@ async fn once(stack: &Stack) -> Outcome {
         if commits { tx.commit().await? } else { tx.rollback().await? }
     }
     same("rolled back, committed, again", firsts, [true, true, false])?;
-    same("keys", stack.admin("SELECT once('mail:1')")?, "f")
+    same("keys", stack.admin("SELECT once('mail:1')")?, "f")?;
+    recipes::once(stack).await
 }
 
 async fn checkpoint(stack: &Stack) -> Outcome {
@@ -223,30 +207,9 @@ async fn checkpoint(stack: &Stack) -> Outcome {
     let saved = client.query_one("SELECT lease_checkpoint($1)", &[&LEASE]).await?;
     same("checkpoint", saved.get::<_, Value>(0), json!({ "after": i64::MAX }))?;
 
-    // Two days were missed, and the cron job dies in the third payment. Another node pays what is left, once.
-    stack.reset()?;
-    stack.admin(
-        "SELECT lease_checkpoint(name, token, jsonb_build_object('paid', current_date - 3)), lease_release(name, token)
-         FROM (SELECT 'daily-reward' AS name, lease_acquire('daily-reward', 'yesterday', '1 s') AS token) AS lease",
-    )?;
-    stack.admin(
-        "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
-         'BEGIN IF OLD.coins = 200 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END';
-         CREATE TRIGGER die BEFORE UPDATE ON player FOR EACH ROW EXECUTE FUNCTION die()",
-    )?;
-    let died = refused("the payment", pay_rewards(&mut connect(&config()).await?, "node-1").await)?;
-    check(died.is_closed() || sqlstate(&died) == "57P01", format!("{died:?}"))?;
-    stack.admin("DROP FUNCTION die CASCADE")?;
-    stack.admin("SELECT lease_force_release('daily-reward')")?;
-    for _ in 0..2 {
-        pay_rewards(&mut connect(&config()).await?, "node-2").await?;
-    }
-    same("coins", stack.admin("SELECT string_agg(coins::text, ' ') FROM player")?, "300 300 300")?;
-    same(
-        "state",
-        stack.admin("SELECT state FROM lease_status WHERE name = 'daily-reward'")?,
-        "completed",
-    )
+    recipes::job(stack).await?;
+    recipes::frozen_predecessor(stack).await?;
+    recipes::lost_job(stack).await
 }
 
 async fn wait_timeout(stack: &Stack) -> Outcome {
