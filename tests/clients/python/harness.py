@@ -4,8 +4,13 @@ What an application would do a stack does with its own driver; the rival and the
 are psycopg in every stack.
 """
 
+import ctypes
 import os
+import socket
+import struct
+import threading
 import time
+from contextlib import contextmanager, suppress
 
 import psycopg
 
@@ -49,6 +54,38 @@ def until(condition, seconds=20):
             raise AssertionError("waited in vain")
         time.sleep(0.01)
     return seen
+
+
+def black_hole(fd):
+    """From now on nothing arrives at this TCP socket, acknowledgements neither. A packet filter
+    of one instruction, drop, does that to a socket of one's own without any privilege."""
+    drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+    program = struct.pack("HP", 1, ctypes.addressof(drop))
+    sock = socket.socket(fileno=os.dup(fd))
+    sock.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+
+    def give_up():  # a test that waits for ever would tell nobody why
+        with sock, suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    rescue = threading.Timer(10, give_up)
+    rescue.daemon = True
+    rescue.start()
+
+
+@contextmanager
+def frozen_in(lease, statement):
+    """A holder that froze between the statement and its COMMIT, and has lost the lease since.
+
+    Gives a function that wakes it up, and answers what its COMMIT ended in."""
+    with psycopg.connect() as conn, psycopg.connect(autocommit=True) as admin:
+        grant = "SELECT lease_acquire(%s, 'frozen', '1 min')"
+        token = admin.execute(grant, (lease,)).fetchone()[0]
+        conn.execute("SELECT lease_fence(%s, %s)", (lease, token))
+        conn.execute(statement)
+        admin.execute("SELECT lease_force_release(%s)", (lease,))
+        yield lambda: error_of(conn.commit)
+        conn.close()
 
 
 class Rival:

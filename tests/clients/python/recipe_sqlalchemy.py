@@ -7,6 +7,12 @@ class Base(DeclarativeBase):
     pass
 
 
+class Player(Base):
+    __tablename__ = "player"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
 class Reward(Base):
     __tablename__ = "reward"
 
@@ -16,6 +22,13 @@ class Reward(Base):
     token: Mapped[int | None] = mapped_column(
         BigInteger, server_default=FetchedValue(), server_onupdate=FetchedValue()
     )
+
+
+class Bonus(Base):
+    __tablename__ = "bonus"
+
+    player: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    amount: Mapped[int]
 
 
 # [end model]
@@ -30,15 +43,15 @@ from heartbeat import LeaseLost
 
 
 @contextmanager
-def fenced(engine, name, token):
-    """A session with one transaction, all of whose writes carry the token."""
+def fenced(engine, lease, token):
+    """A session with one transaction, which commits only if the token is still current."""
     try:
         with Session(engine) as session, session.begin():
-            session.execute(select(func.lease_fence(name, token)))
+            session.execute(select(func.lease_fence(lease, token)))
             yield session
     except DBAPIError as error:  # by the COMMIT as well
         if getattr(error.orig, "sqlstate", None) == "LX001":
-            raise LeaseLost from error
+            raise LeaseLost(lease, token, error.orig.diag.message_detail) from error
         raise
 
 
@@ -58,51 +71,106 @@ def put_token(session, *_):
 
 
 # [end by_column]
-# [extender]
-def extender(engine, name, token):
+# [engine]
+from sqlalchemy import create_engine
+
+
+def make_engine(url, ttl):
+    """No call waits for much longer than a third of the time to live."""
+    third = max(1, round(ttl / 3))
+    bounds = {
+        "connect_timeout": third,
+        "options": f"-c statement_timeout={third}s",
+        # The network is gone while something is sent, and while an answer is awaited.
+        "tcp_user_timeout": third * 1000,
+        "keepalives_idle": third,
+        "keepalives_interval": 1,
+        "keepalives_count": third,
+    }
+    return create_engine(url, connect_args=bounds, pool_timeout=third)
+
+
+def extender(engine, lease, token):
     """What Heartbeat calls. In autocommit: elsewhere an extension waits for its commit."""
     engine = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     def extend():
         with engine.connect() as conn:
-            return conn.scalar(select(func.lease_extend(name, token))) is not None
+            return conn.scalar(select(func.lease_extend(lease, token))) is not None
 
     return extend
 
 
-# [end extender]
+# [end engine]
 # [job]
+import os
+import socket
+import sys
 import time
 from datetime import timedelta
 
-from sqlalchemy import literal
+from sqlalchemy import literal, text
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.exc import OperationalError
 
 from heartbeat import Heartbeat
 
+JOB, TTL = "reward-all", 30
 
-def reward_all(engine, node, players, ttl=30):
-    """Rewards each of the players once, whichever nodes call it and whichever die on the way."""
-    job = "reward-all"
+
+def reward_all(engine):
+    """Rewards each player once, whichever nodes call it and whichever die on the way."""
     asked = time.monotonic()
+    node = f"{socket.gethostname()}:{os.getpid()}"
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        token = conn.scalar(select(func.lease_acquire(job, node, timedelta(seconds=ttl))))
-    if token is None:
-        return  # another node is at it, or it is done
-    with Heartbeat(extender(engine, job, token), ttl, asked) as heartbeat:
+        token = conn.scalar(select(func.lease_acquire(JOB, node, timedelta(seconds=TTL))))
+        if token is None:
+            query = text("SELECT state FROM lease_status WHERE name = :name")
+            state = conn.scalar(query, {"name": JOB})
+            return "done already" if state == "completed" else "somebody else has it"
+    with Heartbeat(JOB, token, extender(engine, JOB, token), TTL, asked) as heartbeat:
+        with fenced(engine, JOB, token) as session:
+            # A predecessor that is frozen in a transaction would keep its row locks.
+            session.execute(select(func.count()).select_from(func.lease_evict(JOB, token)))
         done = False
         while not done:
             heartbeat.check()
-            with fenced(engine, job, token) as session:
-                after = session.scalar(select(func.lease_checkpoint(job))) or 0
-                due = sorted(player for player in players if player > after)[:1000]
-                session.add_all(Reward(player=player, amount=100) for player in due)
-                done = not due
-                if done:
-                    session.execute(select(func.lease_complete(job, token)))
-                else:
-                    state = literal(due[-1], JSONB)
-                    session.execute(select(func.lease_checkpoint(job, token, state)))
+            done = reward_some(engine, token)
+    return "done"
 
 
+def reward_some(engine, token, chunk=1000):
+    """One transaction: the rows and how far we are. True when all is done."""
+    with fenced(engine, JOB, token) as session:
+        after = session.scalar(select(func.lease_checkpoint(JOB))) or 0
+        query = select(Player.id).where(Player.id > after).order_by(Player.id).limit(chunk)
+        due = session.scalars(query).all()
+        session.add_all(Reward(player=player, amount=100) for player in due)
+        if due:
+            state = literal(due[-1], JSONB)
+            session.execute(select(func.lease_checkpoint(JOB, token, state)))
+        else:
+            session.execute(select(func.lease_complete(JOB, token)))
+    return not due
+
+
+if __name__ == "__main__":
+    try:
+        print(f"{JOB}: {reward_all(make_engine('postgresql+psycopg://', TTL))}")
+    except (LeaseLost, OperationalError) as error:
+        # Nothing is to be undone: whoever is called next goes on from the checkpoint.
+        sys.exit(f"{JOB}: lost: {getattr(error, 'orig', error)}")
 # [end job]
+
+
+# [once]
+def pay_bonus(engine):
+    with Session(engine) as session, session.begin():
+        if not session.scalar(select(func.once("bonus"))):
+            return "done already"
+        for player in session.scalars(select(Player.id)):
+            session.add(Bonus(player=player, amount=10))
+    return "done"
+
+
+# [end once]

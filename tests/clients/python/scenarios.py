@@ -48,7 +48,8 @@ def heartbeat(stack, rival):
     node, ttl = stack.Node(), 1.5
     asked = time.monotonic()
     token = node.acquire("heartbeat", timedelta(seconds=ttl))
-    with Heartbeat(stack.extender("heartbeat", token), ttl, asked) as beat:
+    extend = stack.extender("heartbeat", token)
+    with Heartbeat("heartbeat", token, extend, ttl, asked) as beat:
         node.fenced("heartbeat", token, [1], before_commit=node.sleep_2_s)
         beat.check()
         equal(rival.state("heartbeat"), "held")
@@ -60,12 +61,25 @@ def heartbeat(stack, rival):
     rival.value("SELECT lease_force_release('heartbeat')")
     asked = time.monotonic()
     token = node.acquire("heartbeat", timedelta(seconds=ttl))
-    with Heartbeat(stack.extender("heartbeat", token), ttl, asked) as beat:
+    extend = stack.extender("heartbeat", token)
+    with Heartbeat("heartbeat", token, extend, ttl, asked) as beat:
         with rival.conn.transaction():
             rival.conn.execute("LOCK TABLE lock_ext.lease IN ACCESS EXCLUSIVE MODE")
             until(lambda: time.monotonic() > asked + ttl)
             equal(type(error_of(beat.check)), LeaseLost)
             check(beat.is_alive(), "the heartbeat had an answer")
+
+    # Work that hangs, while the heartbeat could go on for ever: others shall have the lease.
+    rival.value("SELECT lease_force_release('heartbeat')")
+    asked = time.monotonic()
+    token = node.acquire("heartbeat", timedelta(seconds=ttl))
+    extend = stack.extender("heartbeat", token)
+    with Heartbeat("heartbeat", token, extend, ttl, asked, patience=ttl) as beat:
+        until(lambda: not beat.is_alive())
+        rival.take_over_expired("heartbeat")
+        error = error_of(beat.check)
+        equal(type(error), LeaseLost)
+        check(f"lease heartbeat, token {token}: no work was reported" in str(error), error)
     equal(rival.rewards(), [(1, 100)])
     node.close()
 

@@ -3,19 +3,20 @@
 import asyncio
 import json
 import sys
-import time
 from datetime import datetime, timedelta
 
 import asyncpg
+import psycopg
 
 import harness
 
 if __name__ == "__main__":
     harness.make_database("asyncpg")
 
+import leader_asyncpg
 import scenarios
-from harness import check, equal, error_of
-from recipe_asyncpg import lead
+from harness import black_hole, check, equal, error_of, frozen_in, until
+from leader_asyncpg import lead
 from scenarios import TTL, is_refusal
 
 STACK, VERSION = "asyncpg", asyncpg.__version__
@@ -202,50 +203,87 @@ def wait_elsewhere(name, ttl, wait):
 def heartbeat(_, rival):
     """The recipe: the work is a task, which is cancelled when the lease is lost."""
     rival.table("heartbeat")
-    ttl, ended = 1.5, []
+    rival.conn.execute("CREATE TABLE log (id serial, token bigint)")
+    rival.value("SELECT fence_attach('log', 'heartbeat')")
+    ttl, reads, writes, does = 3, [], [], {}
 
-    async def insert(conn, token, player):
-        async with conn.transaction():
-            await conn.execute("SELECT lease_fence('heartbeat', $1)", token)
-            await conn.execute("INSERT INTO reward (player, amount) VALUES ($1, 100)", player)
-            await conn.execute("SELECT pg_sleep(2)")
+    async def read():
+        reads.append(1)
+        if len(reads) % 3 == 0:
+            raise OSError("503 Service Unavailable")
+        return len(reads)
 
-    async def work(token):
-        conn = await asyncpg.connect()
-        try:
-            if not ended:
-                await insert(conn, token, 1)
-                equal(rival.state("heartbeat"), "held")
-                rival.take_over("heartbeat")
-            else:  # the server does not answer any more, to the heartbeat as well
-                await rival_loop.run_in_executor(None, rival.conn.execute, LOCK)
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            ended.append((token, time.monotonic()))
-            raise
-        finally:
-            await conn.close()
+    async def write(conn, news):
+        writes.append(conn)
+        if act := does.pop("act", None):
+            await act(conn)
+        upsert = "INSERT INTO reward VALUES (1, $1) ON CONFLICT (player) DO UPDATE SET amount = $1"
+        await conn.execute(upsert, news)
+        token = "SELECT token FROM lease_status WHERE name = 'heartbeat'"
+        await conn.execute(f"INSERT INTO log (token) {token}")
 
-    LOCK = "BEGIN; LOCK TABLE lock_ext.lease IN ACCESS EXCLUSIVE MODE"
+    async def hang(conn):
+        await conn.execute("SELECT pg_sleep(60)")
+
+    async def lose_the_network(conn):
+        black_hole(conn._transport.get_extra_info("socket").fileno())
+
+    def terms():
+        return rival.rows("SELECT token FROM log GROUP BY token ORDER BY min(id)")
+
+    async def next_term(seen):
+        await asyncio.to_thread(until, lambda: len(terms()) > len(seen))
+        return terms()
 
     async def main():
-        nonlocal rival_loop
-        rival_loop = asyncio.get_running_loop()
-        async with asyncpg.create_pool(min_size=1, max_size=2) as pool:
-            leading = asyncio.create_task(lead(pool, "heartbeat", "node-1", work, ttl))
-            while len(ended) < 1:
-                await asyncio.sleep(0.01)
-            rival.value("SELECT lease_force_release('heartbeat')")
-            while len(ended) < 2:
-                await asyncio.sleep(0.01)
-            rival.conn.execute("ROLLBACK")
-            leading.cancel()
-            await asyncio.gather(leading, return_exceptions=True)
+        dsn = "postgresql://127.0.0.1"
+        leading = [
+            asyncio.create_task(lead(dsn, "heartbeat", read, write, ttl, 0.01)) for _ in range(2)
+        ]
+        with frozen_in("heartbeat", "INSERT INTO reward VALUES (1, 1)") as wake_up:
+            seen = await next_term([])
+            equal(type(await asyncio.to_thread(wake_up)), psycopg.errors.AdminShutdown)
+        # The source fails again and again, and that ends no term.
+        before, errors = len(writes), len(reads)
+        await asyncio.to_thread(until, lambda: len(reads) > errors + 6 and len(writes) > before + 3)
+        equal(terms(), seen)
+        for act in hang, lose_the_network:
+            does["act"] = act
+            seen = await next_term(seen)
+        rival.take_over("heartbeat")
+        rival.value("SELECT lease_force_release('heartbeat')")
+        seen = await next_term(seen)
+        for task in leading:
+            task.cancel()
+        await asyncio.gather(*leading, return_exceptions=True)
 
-    rival_loop = None
-    asyncio.run(asyncio.wait_for(main(), 30))
-    check(ended[0][0] < ended[1][0], "a new token for the second term")
-    equal(rival.rewards(), [(1, 100)])
+    asyncio.run(asyncio.wait_for(main(), 90))
+    equal(terms(), sorted(terms()))
+    until(lambda: rival.state("heartbeat") == "free")  # released by who was cancelled
+
+
+def also_heartbeat(rival):
+    """The server answers no heartbeat any more: the own deadline ends the work."""
+    lock = "BEGIN; LOCK TABLE lock_ext.lease IN ACCESS EXCLUSIVE MODE"
+
+    async def endless(*_):
+        await asyncio.to_thread(rival.conn.execute, lock)
+        await asyncio.sleep(60)
+
+    async def main():
+        pool, began = leader_asyncpg.make_pool(None, 1.5, 2), asyncio.get_running_loop().time()
+        async with pool:
+            term = leader_asyncpg.one_term(pool, pool, "deadline", None, None, 1.5, 0)
+            error = await asyncio.gather(asyncio.wait_for(term, 30), return_exceptions=True)
+            equal(type(error[0]), TimeoutError)
+            check(asyncio.get_running_loop().time() < began + 20, "not by the deadline")
+
+    work, leader_asyncpg.work = leader_asyncpg.work, endless
+    try:
+        asyncio.run(main())
+    finally:
+        leader_asyncpg.work = work
+        rival.conn.execute("ROLLBACK")
 
 
 def also_grant(rival):

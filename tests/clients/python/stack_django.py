@@ -3,12 +3,10 @@
 import json
 import sys
 import threading
-import unittest
 from datetime import timedelta
 
 import django
 from django.conf import settings
-from django.core.management import CommandError, call_command
 from django.db import DatabaseError, DataError, OperationalError, ProgrammingError
 
 import harness
@@ -16,13 +14,20 @@ import harness
 if __name__ == "__main__":
     harness.make_database("django")
 
-DATABASE = {"ENGINE": "django.db.backends.postgresql", "NAME": "clients_python_django"}
+from rewards.bounds import bounds
+
+DATABASE = {
+    "ENGINE": "django.db.backends.postgresql",
+    "NAME": "clients_python_django",
+    "OPTIONS": bounds(30),
+}
 settings.configure(
     DATABASES={
         "default": DATABASE,
         "binding": {**DATABASE, "OPTIONS": {"server_side_binding": True}},
+        "short": {**DATABASE, "HOST": "127.0.0.1", "OPTIONS": bounds(1.5)},
     },
-    INSTALLED_APPS=["rewards"],
+    INSTALLED_APPS=["rewards", "byhand"],
     DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
     USE_TZ=True,
 )
@@ -32,13 +37,12 @@ from django.db import connection, connections, transaction
 from django.db.models import F
 
 import scenarios
-from harness import check, equal, error_of, until
+from also_django import migrate as migrate
+from byhand.models import Reward
+from harness import black_hole, check, equal, error_of, until
 from heartbeat import LeaseLost
 from rewards.lease import extender as extender
 from rewards.lease import fenced, sql
-from rewards.management.commands import daily_reward
-from rewards.models import DailyReward, Player, Reward
-from rewards.testing import FencedTestCase
 from scenarios import TTL, is_refusal
 
 STACK, VERSION = "django", django.get_version()
@@ -294,65 +298,22 @@ def also_lost_connection(rival):
     equal(type(error_of(extender("cut", token))), OperationalError)
     equal(extender("cut", token)(), True)
 
-
-def migrate(rival):
-    """Django's migrations up and down, the job of the recipe on what they made, and flush."""
-    rival.conn.execute("DROP TABLE IF EXISTS reward")
-    fences = "SELECT table_name::text, token_column FROM fence_status WHERE hole IS NULL"
-    both = [("reward", "token"), ("rewards_dailyreward", None)]
-    call_command("migrate", "rewards", verbosity=0)
-    equal(rival.rows(fences + " ORDER BY 1"), both)
-    equal(sqlstate(error_of(Node().save, 1)), "LX003")
-    call_command("migrate", "rewards", "0001", verbosity=0)
-    equal(rival.rows(fences), [])
-    call_command("migrate", "rewards", verbosity=0)
-    equal(rival.rows(fences + " ORDER BY 1"), both)
-    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
-    equal(rival.rows("SELECT FROM fence_status WHERE hole IS NOT NULL"), [])
-
-    # The job, for today and for two days that it has missed, with a crash on the way.
-    Player.objects.bulk_create(Player(name=f"player {n}") for n in range(5))
-    token = rival.take_over("daily-reward")
-    two_days_ago = sql("SELECT current_date") - timedelta(days=2)
-    state = json.dumps({"day": two_days_ago.isoformat(), "after": 0})
-    sql("SELECT lease_checkpoint('daily-reward', %s, %s)", token, state)
-    call_command("daily_reward")  # the rival is at it
-    equal(DailyReward.objects.count(), 0)
-    pay_some, calls = daily_reward.pay_some, []
-
-    def pay_two(token):
-        calls.append(token)
-        if len(calls) == 3:
-            rival.take_over("daily-reward")
-        return pay_some(token, chunk=2)
-
-    daily_reward.pay_some = pay_two
-    rival.value("SELECT lease_force_release('daily-reward')")
-    equal(type(error_of(call_command, "daily_reward")), LeaseLost)
-    equal(DailyReward.objects.count(), 4)
-    rival.value("SELECT lease_force_release('daily-reward')")
-    call_command("daily_reward")
-    equal(len(set(DailyReward.objects.values_list("day", "player"))), 15)
-    equal(DailyReward.objects.count(), 15)
-    equal(rival.state("daily-reward"), "completed")
-    calls.clear()
-    call_command("daily_reward")
-    equal(calls, [])
-
-    # A test case of Django's own empties all tables with TRUNCATE, as flush does.
-    equal(type(error_of(lambda: call_command("flush", interactive=False))), CommandError)
-
-    class Test(FencedTestCase):
-        def test(self):
-            with fenced("daily-reward", rival.take_over("daily-reward")):
-                Reward(player=1, amount=100).save()
-
-    result = unittest.TestResult()
-    unittest.TestSuite([Test("test")]).run(result)
-    check(result.testsRun == 1 and result.wasSuccessful(), result)
-    equal((Reward.objects.count(), DailyReward.objects.count()), (0, 0))
-    equal(sqlstate(error_of(Node().save, 1)), "LX003")
-    call_command("migrate", "rewards", "zero", verbosity=0)
+    # The network is gone, while something is sent, and while an answer is awaited.
+    short = connections["short"]
+    for seconds in 0, 0.2:
+        with short.cursor() as cursor:
+            cursor.execute("SET statement_timeout = 0")
+            cut = threading.Timer(seconds, black_hole, [short.connection.fileno()])
+            cut.start()
+            if not seconds:
+                cut.join()
+            error = error_of(cursor.execute, "SELECT pg_sleep(15)")
+            check(isinstance(error, OperationalError) and "timed out" in str(error), repr(error))
+        short.close()
+    with short.cursor() as cursor:
+        error = error_of(cursor.execute, "SELECT pg_sleep(15)")
+        equal((type(error), sqlstate(error)), (OperationalError, "57014"))
+    short.close()
 
 
 if __name__ == "__main__":

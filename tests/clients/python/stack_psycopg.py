@@ -1,6 +1,5 @@
 """psycopg 3: the driver itself, with its own way of passing parameters."""
 
-import pathlib
 import sys
 import threading
 import uuid
@@ -14,10 +13,12 @@ import harness
 if __name__ == "__main__":
     harness.make_database("psycopg")
 
-import recipe_psycopg
+import lease
 import scenarios
+from also_psycopg import also_checkpoint as also_checkpoint
+from also_psycopg import also_heartbeat as also_heartbeat
+from also_psycopg import also_once as also_once
 from harness import check, equal, error_of, until
-from recipe_psycopg import extender as extender
 from scenarios import TTL, is_refusal
 
 STACK, VERSION = "psycopg", psycopg.__version__
@@ -32,6 +33,10 @@ GIVING_UP = {
 
 def sqlstate(error):
     return error.sqlstate
+
+
+def extender(name, token):
+    return lease.extender(name, token, 1.5)
 
 
 class Node:
@@ -186,90 +191,6 @@ def also_grant(rival):
         check(conn.execute(query).fetchone()[0], "granted")
         conn.rollback()
     equal(rival.rows("SELECT FROM lease_status WHERE name = 'open' AND state = 'held'"), [])
-
-
-def also_heartbeat(rival):
-    """The leader of the recipe: one after the other, and nobody writes after its successor."""
-    rival.conn.execute("CREATE TABLE log (id serial, node text, token bigint)")
-    rival.value("SELECT fence_attach('log', 'scheduler')")
-    stopping = threading.Event()
-
-    def work(conn, token):
-        with conn.transaction():
-            conn.execute("SELECT lease_fence('scheduler', %s)", (token,))
-            node = "SELECT holder, token FROM lease_status WHERE name = 'scheduler'"
-            conn.execute(f"INSERT INTO log (node, token) {node}")
-        stopping.wait(0.01)
-
-    def terms():
-        return rival.rows("SELECT token FROM log GROUP BY token ORDER BY min(id)")
-
-    nodes = [
-        threading.Thread(target=recipe_psycopg.lead, args=("scheduler", node, work, stopping, 1.5))
-        for node in ("node-1", "node-2")
-    ]
-    for node in nodes:
-        node.start()
-    try:
-        until(terms)
-        seen = terms()
-        rival.take_over("scheduler")  # an LX001, or a heartbeat that is told NULL
-        rival.value("SELECT lease_force_release('scheduler')")
-        until(lambda: len(terms()) > len(seen))
-        seen = terms()
-        # The connections of both: work() has lost its transaction, and with it its term.
-        pids = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-        for (pid,) in rival.rows(pids + " AND pid <> pg_backend_pid()"):
-            rival.terminate(pid)
-        until(lambda: len(terms()) > len(seen))
-    finally:
-        stopping.set()
-        for node in nodes:
-            node.join()
-    equal(terms(), sorted(terms()))
-    equal(rival.rows("SELECT FROM log GROUP BY token HAVING count(DISTINCT node) > 1"), [])
-    equal(rival.state("scheduler"), "free")  # the last one has released it
-
-
-def also_checkpoint(rival):
-    """The daily job of the recipe, for two days that were missed too, with a crash on the way."""
-    job = recipe_psycopg.JOB
-    rival.conn.execute("DROP TABLE IF EXISTS reward")
-    rival.conn.execute((pathlib.Path(__file__).parent / "recipe_cron.sql").read_text())
-    rival.conn.execute("INSERT INTO player SELECT generate_series(1, 5)")
-    token = rival.take_over(job)
-    days_ago = "jsonb_build_object('day', current_date - 2, 'after', 0)"
-    rival.value(f"SELECT lease_checkpoint(%s, %s, {days_ago})", job, token)
-    pay_some, calls = recipe_psycopg.pay_some, []
-
-    def pay_or_crash(conn, token, chunk):
-        calls.append(token)
-        if len(calls) == 3:
-            rival.terminate(conn.info.backend_pid)
-        if len(calls) == 7:
-            rival.take_over(job)
-        return pay_some(conn, token, chunk)
-
-    def run():
-        return recipe_psycopg.daily_reward("node-1", chunk=2)
-
-    recipe_psycopg.pay_some = pay_or_crash
-    try:
-        equal((run(), calls), (None, []))  # the rival is at it
-        rival.value("SELECT lease_force_release(%s)", job)
-        equal(type(error_of(run)), psycopg.errors.AdminShutdown)
-        equal(rival.value("SELECT count(*) FROM reward"), 4)
-        rival.value("SELECT lease_force_release(%s)", job)
-        is_refusal(sys.modules[__name__], error_of(run))
-        rival.value("SELECT lease_force_release(%s)", job)
-        run()
-        query = "SELECT count(DISTINCT (day, player)), count(*), max(day) FROM reward"
-        equal(rival.rows(query), [(15, 15, rival.value("SELECT current_date"))])
-        equal(rival.state(job), "completed")
-        calls.clear()
-        equal((run(), calls), (None, []))
-    finally:
-        recipe_psycopg.pay_some = pay_some
 
 
 def also_fenced_transaction(rival):

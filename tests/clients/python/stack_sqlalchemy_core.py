@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import subprocess
 import sys
 import threading
 from datetime import datetime, timedelta
@@ -19,9 +20,10 @@ import harness
 if __name__ == "__main__":
     harness.make_database("sqlalchemy-core")
 
+import lease
 import recipe_sqlalchemy
 import scenarios
-from harness import check, equal, error_of, until
+from harness import black_hole, check, equal, error_of, frozen_in, until
 from scenarios import TTL, is_refusal
 
 STACK, VERSION = "sqlalchemy-core", sqlalchemy.__version__
@@ -243,9 +245,32 @@ def also_lost_connection(rival):
     check(not error.connection_invalidated, "a refusal is taken for a lost connection")
     node.close()
 
+    # The network is gone, while something is sent, and while an answer is awaited.
+    bounded = recipe_sqlalchemy.make_engine("postgresql+psycopg://127.0.0.1", 1.5)
+    for seconds in 0, 0.2:
+        with bounded.connect() as conn:
+            conn.execute(text("SET statement_timeout = 0"))
+            fd = conn.connection.driver_connection.fileno()
+            cut = threading.Timer(seconds, black_hole, [fd])
+            cut.start()
+            cut.join() if not seconds else None
+            error = error_of(conn.execute, text("SELECT pg_sleep(15)"))
+            check("timed out" in str(error) and error.connection_invalidated, repr(error))
+    with bounded.connect() as conn:
+        error = error_of(conn.execute, text("SELECT pg_sleep(15)"))
+        equal((type(error), sqlstate(error)), (OperationalError, "57014"))
+    bounded.dispose()
+
+
+def program():
+    """What cron would see."""
+    file = pathlib.Path(__file__).parent / "recipe_sqlalchemy.py"
+    ran = subprocess.run([sys.executable, "-B", file], capture_output=True, text=True, timeout=60)
+    return ran.returncode, ran.stdout, ran.stderr
+
 
 def migrate(rival):
-    """Alembic, up and down, and the model's rows compared with what it made."""
+    """Alembic, up and down, and the job of the recipe on what it made."""
     rival.conn.execute("DROP TABLE IF EXISTS reward")
     config = Config()
     config.set_main_option("script_location", str(pathlib.Path(__file__).parent / "migrations"))
@@ -256,16 +281,42 @@ def migrate(rival):
             go(config, revision)
 
     to("head", command.upgrade)
-    equal(rival.rows(fences + " AND hole IS NULL"), [("daily-reward", "token")])
+    equal(rival.rows(fences + " AND hole IS NULL"), [("reward-all", "token")])
     error = error_of(Node().save, 1)
     equal(sqlstate(error), "LX003")
     to("0001", command.downgrade)
     equal(rival.rows(fences), [])
     rival.conn.execute("INSERT INTO reward VALUES (1, 100)")
     to("head", command.upgrade)
-    token = rival.take_over("daily-reward")
+    token = rival.take_over("reward-all")
     Node().save_by_column(1, 200, token)
     equal(rival.rewards(), [(1, 200)])
+
+    with lease.fenced(rival.conn, "reward-all", token):
+        rival.conn.execute("DELETE FROM reward")
+        rival.value("SELECT lease_checkpoint('reward-all', %s, '0')", token)
+    rival.conn.execute("INSERT INTO player SELECT generate_series(1, 5)")
+    equal(program(), (0, "reward-all: somebody else has it\n", ""))
+    rival.value("SELECT lease_force_release('reward-all')")
+    with frozen_in("reward-all", "INSERT INTO reward SELECT id, 1 FROM player") as wake_up:
+        equal(program(), (0, "reward-all: done\n", ""))
+        check("terminating connection" in str(wake_up()), "not evicted")
+    equal(program(), (0, "reward-all: done already\n", ""))
+    equal(rival.rewards(), [(player, 100) for player in range(1, 6)])
+    rival.conn.execute(
+        "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        "  PERFORM lease_force_release('reward-all'); RETURN NULL; END $$;"
+        "CREATE TRIGGER a_lose BEFORE INSERT ON reward EXECUTE FUNCTION lose();"
+        "INSERT INTO player VALUES (6)"
+    )
+    rival.value("SELECT lease_force_release('reward-all')")
+    code, out, lost = program()
+    equal((code, out, len(lost.splitlines())), (1, "", 1))
+    check(lost.startswith("reward-all: lost: lease reward-all, token "), lost)
+    equal([recipe_sqlalchemy.pay_bonus(engine) for _ in range(2)], ["done", "done already"])
+    equal(rival.value("SELECT count(*) FROM bonus"), 6)
+    rival.conn.execute("DROP FUNCTION lose CASCADE")
+    engine.dispose()
     to("base", command.downgrade)
     equal(rival.value("SELECT to_regclass('reward')"), None)
 

@@ -1,10 +1,9 @@
-# [testing]
 from django.db import connection
 from django.test import TransactionTestCase
 
 
 class FencedTestCase(TransactionTestCase):
-    """Empties fenced tables as well, which needs a superuser. Leases stay as they are."""
+    """Empties fenced tables as well, and ends all leases. That needs a superuser."""
 
     def _fixture_teardown(self):
         with connection.cursor() as cursor:
@@ -12,6 +11,6 @@ class FencedTestCase(TransactionTestCase):
         super()._fixture_teardown()
         with connection.cursor() as cursor:
             cursor.execute("RESET session_replication_role")
-
-
-# [end testing]
+            for _ in "grant", "pause":
+                cursor.execute("SELECT lease_force_release(name) FROM lease_status")
+            cursor.execute("SELECT lease_prune('0 s'), once_forget('0 s')")

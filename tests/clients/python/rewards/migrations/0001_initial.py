@@ -1,13 +1,16 @@
+import django.db.models.deletion
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
     initial = True
 
+    dependencies = []
+
     operations = [
         migrations.CreateModel(
-            "Player",
-            [
+            name="Player",
+            fields=[
                 (
                     "id",
                     models.BigAutoField(
@@ -15,19 +18,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("name", models.TextField()),
+                ("coins", models.IntegerField(default=0)),
             ],
         ),
         migrations.CreateModel(
-            "Reward",
-            [
-                ("player", models.IntegerField(primary_key=True, serialize=False)),
-                ("amount", models.IntegerField()),
-            ],
-            {"db_table": "reward"},
-        ),
-        migrations.CreateModel(
-            "DailyReward",
-            [
+            name="DailyReward",
+            fields=[
                 (
                     "id",
                     models.BigAutoField(
@@ -35,8 +31,18 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("day", models.DateField()),
-                ("player", models.ForeignKey(on_delete=models.CASCADE, to="rewards.player")),
                 ("amount", models.IntegerField()),
+                (
+                    "player",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, to="rewards.player"
+                    ),
+                ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("day", "player"), name="once_a_day")
+                ],
+            },
         ),
     ]
