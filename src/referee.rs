@@ -383,21 +383,24 @@ pub fn waiters() -> Vec<Waiter> {
         let data = pg_sys::GetLockStatusData();
         std::slice::from_raw_parts((*data).locks, (*data).nelements as usize)
     };
-    let mut waiters: Vec<Waiter> = locks
+    let mut waiters: Vec<_> = locks
         .iter()
         .filter(|lock| {
             purpose(&lock.locktag) == Some(Purpose::Queue as u16)
                 && lock.locktag.locktag_field1 == database()
         })
-        .map(|lock| Waiter {
-            lock: (u64::from(lock.locktag.locktag_field2) << 32)
-                | u64::from(lock.locktag.locktag_field3),
-            pid: lock.pid,
-            since: (lock.holdMask == 0).then_some(lock.waitStart),
+        .map(|lock| {
+            let name = (u64::from(lock.locktag.locktag_field2) << 32)
+                | u64::from(lock.locktag.locktag_field3);
+            let waits = lock.holdMask == 0;
+            // Not set yet for a moment after somebody has come.
+            let since = (waits && lock.waitStart > 0).then_some(lock.waitStart);
+            let place = (name, waits, since.unwrap_or(Timestamp::MAX));
+            (place, Waiter { lock: name, pid: lock.pid, since })
         })
         .collect();
-    waiters.sort_by_key(|waiter| (waiter.lock, waiter.since));
-    waiters
+    waiters.sort_by_key(|(place, _)| *place);
+    waiters.into_iter().map(|(_, waiter)| waiter).collect()
 }
 
 /// Tells transactions apart, also prepared ones, whose pid is zero.

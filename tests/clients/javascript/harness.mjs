@@ -1,6 +1,9 @@
 // What the scenarios stand on: a database for each stack, an administrator's connection, and waiting for what the server shows.
 import assert from 'node:assert/strict';
+import { createServer, connect } from 'node:net';
+import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { format } from 'node:util';
 import pg from 'pg';
 
 export const config = (database) => ({
@@ -48,7 +51,11 @@ export class Admin {
 
   async terminate(pid) {
     await this.one('SELECT pg_terminate_backend($1)', [pid]);
-    await until(
+    await this.gone(pid);
+  }
+
+  gone(pid) {
+    return until(
       async () => (await this.one('SELECT count(*) FROM pg_stat_activity WHERE pid = $1', [pid])) === '0',
       'the end of a session',
     );
@@ -61,7 +68,7 @@ export class Admin {
   // As before the first scenario: nobody holds a lease, and the tables are empty. Fences do not fire in replica mode.
   async reset() {
     await this.client.query(`ROLLBACK; SELECT lease_force_release(name) FROM lease_status WHERE state <> 'free';
-      BEGIN; SET LOCAL session_replication_role = replica; TRUNCATE reward, entry; COMMIT;
+      BEGIN; SET LOCAL session_replication_role = replica; TRUNCATE reward, entry, feed; COMMIT;
       SELECT lease_prune('0 s')`);
   }
 
@@ -88,4 +95,56 @@ export async function failure(promise, what) {
     return error;
   }
   assert.fail(`${what} was not refused, but gave ${value}`);
+}
+
+// What is written to the console while work(heard) runs.
+export async function listeningTo(level, work) {
+  const heard = [];
+  const original = console[level];
+  console[level] = (...words) => heard.push(format(...words));
+  try {
+    return { result: await work(heard), heard };
+  } finally {
+    console[level] = original;
+  }
+}
+
+// A promise that somebody else resolves.
+export function gate() {
+  let open;
+  return Object.assign(new Promise((resolve) => (open = resolve)), { open });
+}
+
+// A network between the application and the server, which can swallow what a connection says, without ending it.
+export class BlackHole {
+  static async open() {
+    const self = new BlackHole();
+    self.links = new Map();
+    self.server = createServer({ allowHalfOpen: true }, async (near) => {
+      const far = connect({ host: '127.0.0.1', port: Number(process.env.PGPORT), allowHalfOpen: true });
+      const link = { near, far };
+      for (const [from, to] of [
+        [near, far],
+        [far, near],
+      ]) {
+        from.on('error', () => {});
+        from.on('data', (data) => link.swallows || to.write(data));
+        for (const event of ['end', 'close']) from.on(event, () => link.swallows || to.end());
+      }
+      far.on('connect', () => self.links.set(far.localPort, link));
+    });
+    await once(self.server.listen(0, '127.0.0.1'), 'listening');
+    self.port = self.server.address().port;
+    return self;
+  }
+
+  // The server knows the connection by its port.
+  swallow(port) {
+    this.links.get(port).swallows = true;
+  }
+
+  close() {
+    this.server.close();
+    for (const { near, far } of this.links.values()) [near, far].forEach((socket) => socket.destroy());
+  }
 }

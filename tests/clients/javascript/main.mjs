@@ -11,17 +11,15 @@ let failed = false;
 const result = (line) => process.stdout.write(`${line}\n`);
 console.log = console.error;
 
-const tables = `
-  CREATE TABLE reward (player integer PRIMARY KEY, amount integer NOT NULL);
+const tables = `${readFileSync(new URL('recipes/schema.sql', import.meta.url))}
   CREATE TABLE entry (id integer PRIMARY KEY, amount integer NOT NULL, token bigint);
-  SELECT fence_attach('reward', 'daily-reward');
   SELECT fence_attach('entry', 'ledger', 'token')`;
 
 async function play(stack, scenario) {
   // The migration begins in an empty database, the others in one where it was carried out, by the stack's tool where it has one.
   const database = scenario === 'migration' ? `${stack.name}_migration` : stack.name;
   const admin = scenario === 'migration' ? await Admin.database(database) : await prepared(stack);
-  const app = await stack.open(config(database));
+  const app = stack.open(config(database), 60_000);
   takeUnheard();
   try {
     await scenarios[scenario]({ stack, app, admin, database });
@@ -29,7 +27,7 @@ async function play(stack, scenario) {
     if (unheard)
       throw new Error(`an error that nobody listens to would have ended the application: ${unheard.message}`);
   } finally {
-    await stack.close(app);
+    await app.close();
     if (scenario === 'migration') await admin.end();
   }
 }

@@ -1,7 +1,8 @@
 // The scenarios that every stack plays. A stack makes the calls as its users would; what has to come of them is said here.
 import assert from 'node:assert/strict';
-import { failure, takeUnheard, until } from './harness.mjs';
-import { heartbeat } from './recipes/heartbeat.mjs';
+import { config, failure, takeUnheard, until } from './harness.mjs';
+import { heartbeat } from './recipes/lease.mjs';
+import * as recipes from './recipes_test.mjs';
 
 const REWARD = 'daily-reward'; // fences the table reward, by transaction
 const LEDGER = 'ledger'; // fences the table entry, by its column token
@@ -13,7 +14,7 @@ function saw(stack, error, ...expected) {
 }
 
 const held = async (stack, app, lease) => {
-  const token = await stack.acquire(app, lease, 'node-1', 60_000);
+  const token = await app.acquire(lease, 'node-1');
   assert.notEqual(token, null, `${lease} was not granted`);
   return token;
 };
@@ -42,9 +43,9 @@ export const scenarios = {
     assert.equal(typeof token, stack.token);
     assert.ok(BigInt(token) > 2n ** 53n - 1_000_000n);
     assert.equal(String(token), await admin.one('SELECT token::text FROM lease_status WHERE name = $1', [REWARD]));
-    assert.equal(await stack.acquire(app, REWARD, 'node-2', 60_000), null);
-    assert.notEqual(await stack.extend(app, REWARD, token), null);
-    assert.equal(await stack.extend(app, REWARD, stack.from(BigInt(token) - 1n)), null);
+    assert.equal(await app.acquire(REWARD, 'node-2'), null);
+    assert.notEqual(await app.extend(REWARD, token), null);
+    assert.equal(await app.extend(REWARD, stack.from(BigInt(token) - 1n)), null);
 
     const highest = 2n ** 63n - 1n;
     await admin.one('BEGIN');
@@ -57,14 +58,16 @@ export const scenarios = {
     await stack.naturalTimes?.(app, admin);
   },
 
-  async heartbeat({ stack, app, admin }) {
+  async heartbeat({ stack, app, admin, database }) {
+    // The work has a longer time to live, as it is to be busy for longer than one.
     const ttl = 1_500;
+    const beats = stack.open(config(database), ttl);
     let sent = performance.now();
-    const token = await stack.acquire(app, REWARD, 'node-1', ttl);
+    const token = await beats.acquire(REWARD, 'node-1');
     let answers = 0;
     const lease = heartbeat(ttl, sent, async () => {
       const before = performance.now();
-      const expiry = await stack.extend(app, REWARD, token);
+      const expiry = await beats.extend(REWARD, token);
       if (expiry !== null) [answers, sent] = [answers + 1, before];
       return expiry;
     });
@@ -81,7 +84,8 @@ export const scenarios = {
     await admin.takeOver(REWARD);
     await until(() => lease.signal.aborted, 'the heartbeat to hear NULL');
     assert.ok(performance.now() < sent + ttl, 'it was the deadline');
-    assert.throws(() => lease.check(), /the lease is lost/);
+    assert.throws(() => lease.check(), /PostgreSQL says that the lease is not ours any more/);
+    await beats.close();
 
     // A blocked event loop runs neither heartbeat nor timer, so the clock has to say it.
     await admin.one('SELECT lease_force_release($1)', [REWARD]);
@@ -89,12 +93,18 @@ export const scenarios = {
     const blocked = heartbeat(300, sent, () => assert.fail('the event loop is blocked'));
     while (performance.now() < sent + 350);
     assert.ok(!blocked.signal.aborted);
-    assert.throws(() => blocked.check(), /the lease is lost/);
+    assert.throws(() => blocked.check(), /no extension was confirmed within the time to live/);
 
     // An extension that is never answered does not keep the work going.
     const hanging = heartbeat(300, performance.now(), () => new Promise(() => {}));
     await until(() => hanging.signal.aborted, 'the deadline');
-    await stack.leader?.(app, admin);
+    assert.throws(() => hanging.check(), /no extension was confirmed within the time to live/);
+
+    const old = heartbeat(300, performance.now() - 301, () => assert.fail('there is nothing to extend'));
+    assert.throws(() => old.check(), /the grant was older than its time to live when it arrived/);
+
+    await recipes.leadersTakeTurns({ stack, app, admin, database });
+    await stack.more?.({ app, admin, database });
   },
 
   async fenced_transaction({ stack, app, admin }) {
@@ -196,7 +206,7 @@ export const scenarios = {
     assert.equal(await admin.rows('reward'), 1);
   },
 
-  async once({ stack, app }) {
+  async once({ stack, app, admin }) {
     const failed = await failure(
       stack.transaction(app, async (tx) => {
         assert.equal(await stack.once(tx, 'payout'), true);
@@ -207,9 +217,10 @@ export const scenarios = {
     assert.equal(failed.message, 'the work failed');
     const both = [1, 2].map(() => stack.transaction(app, (tx) => stack.once(tx, 'payout')));
     assert.deepEqual((await Promise.all(both)).sort(), [false, true]);
+    if (stack.payAtOnce) await recipes.payAtOnce({ stack, app, admin });
   },
 
-  async checkpoint({ stack, app, admin }) {
+  async checkpoint({ stack, app, admin, database }) {
     const token = await held(stack, app, REWARD);
     const chunk = (player, work) =>
       stack.fenced(app, REWARD, token, async (tx) => {
@@ -225,7 +236,8 @@ export const scenarios = {
     assert.deepEqual(await stack.lastCheckpoint(app, REWARD), { after: 1, of: ['a', 'b'] });
     assert.equal(await admin.rows('reward'), 1);
     assert.equal(await admin.one('SELECT jsonb_typeof(lease_checkpoint($1))', [REWARD]), 'object');
-    await stack.job?.(app, admin);
+    await recipes.jobTellsWhatCameOfIt({ stack, app, admin, database });
+    if (stack.payChunk) await recipes.dailyReward({ stack, app, admin, database });
   },
 
   async wait_timeout({ stack, app, admin }) {
@@ -239,12 +251,12 @@ export const scenarios = {
       saw(stack, error, expected);
       await waiters(0);
     }
-    assert.equal(await stack.acquire(app, LEDGER, 'node-1', 60_000), null);
+    assert.equal(await app.acquire(LEDGER, 'node-1'), null);
     await admin.one('SELECT lease_force_release($1)', [LEDGER]);
     await held(stack, app, LEDGER);
   },
 
-  async lost_connection({ stack, app, admin }) {
+  async lost_connection({ stack, app, admin, database }) {
     const token = await held(stack, app, REWARD);
     const work = (cut) =>
       stack.fenced(app, REWARD, token, async (tx) => {
@@ -280,15 +292,16 @@ export const scenarios = {
     const { rows } = await admin.client.query(idle);
     assert.ok(rows.length > 0);
     for (const { pid } of rows) await admin.terminate(pid);
-    await until(() => stack.extend(app, REWARD, token).catch(() => null), 'an extension by a new connection');
+    await until(() => app.extend(REWARD, token).catch(() => null), 'an extension by a new connection');
     assert.deepEqual(takeUnheard(stack), []);
+    await recipes.leaderComesBack({ stack, admin, database });
   },
 
   async migration({ stack, admin, database }) {
     await stack.migrate(database, 'up');
     const fences =
       "SELECT string_agg(concat_ws(' ', table_name, lease, token_column), ', ' ORDER BY lease) FROM fence_status";
-    assert.equal(await admin.one(fences), 'reward daily-reward, entry ledger token');
+    assert.equal(await admin.one(fences), 'reward daily-reward, feed feed token, entry ledger token');
     const refused = await failure(admin.one('INSERT INTO reward VALUES (1, 100)'), 'a write without a token');
     assert.equal(refused.code, 'LX003');
     await stack.migrate(database, 'down');

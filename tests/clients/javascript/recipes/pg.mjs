@@ -1,41 +1,41 @@
 // [pools]
 import pg from 'pg';
 
-export function open(config) {
-  const pool = new pg.Pool(config);
-  // The heartbeat has a connection of its own: from the pool of the work it would get none while that is busy. A pool of one makes
-  // a new connection after an error, and a call that is not answered is one after five seconds.
-  const heartbeats = new pg.Pool({ ...config, max: 1, query_timeout: 5_000 });
+// What the job and the leader need of a driver. ttl is in ms, and every call is bounded by a third of it: a heartbeat that goes on does
+// not show that the work's connection is alive.
+export function open(config, ttl) {
+  const bounds = { connectionTimeoutMillis: ttl / 3, query_timeout: ttl / 3, keepAlive: true };
+  const pool = new pg.Pool({ ...config, ...bounds });
+  // The heartbeat has a connection of its own: from the pool of the work it would get none while that is busy.
+  const heartbeats = new pg.Pool({ ...config, ...bounds, max: 1 });
   // Without a listener the end of an idle session ends the process.
   for (const each of [pool, heartbeats]) each.on('error', (error) => console.error('idle session:', error.message));
-  return { pool, heartbeats };
+
+  const ask = async (expression, values) =>
+    (await heartbeats.query(`SELECT ${expression} AS answer`, values)).rows[0].answer;
+  return {
+    ttl,
+    pool,
+    // The token is a string, exact to the last digit; null: somebody else has it, or it is done.
+    acquire: (name, holder) => ask('lease_acquire($1, $2, $3)', [name, holder, `${ttl} ms`]),
+    extend: (name, token) => ask('lease_extend($1, $2)', [name, token]), // a Date; null: lost
+    evict: (name, token) => ask('(SELECT count(*) FROM lease_evict($1, $2))', [name, token]),
+    release: (name, token) => ask('lease_release($1, $2)', [name, token]),
+    state: (name) => ask('(SELECT state FROM lease_status WHERE name = $1)', [name]),
+    saveItems: (items, token) => saveItems(pool, items, token),
+    origin: (error) => error,
+    close: () => Promise.all([pool.end(), heartbeats.end()]),
+  };
 }
 // [end pools]
-
-// [calls]
-export async function acquire(pool, name, holder, ttl) {
-  const { rows } = await pool.query('SELECT lease_acquire($1, $2, $3) AS token', [name, holder, `${ttl} ms`]);
-  return rows[0].token; // a string, exact to the last digit; null: somebody else has it, or it is done
-}
-
-export async function extend(pool, name, token) {
-  const { rows } = await pool.query('SELECT lease_extend($1, $2) AS expiry', [name, token]);
-  return rows[0].expiry; // a Date; null: lost
-}
-
-export async function release(pool, name, token) {
-  const { rows } = await pool.query('SELECT lease_release($1, $2) AS released', [name, token]);
-  return rows[0].released;
-}
-// [end calls]
 
 // [transaction]
 export async function transaction(pool, work) {
   const client = await pool.connect();
-  let broken;
-  const ended = (error) => (broken = error);
+  let ended, failed;
+  const onError = (error) => (ended = error);
   // The pool listens to idle clients only: without this a session that ends between two of our statements ends the process.
-  client.on('error', ended);
+  client.on('error', onError);
   try {
     await client.query('BEGIN');
     const result = await work(client);
@@ -44,105 +44,82 @@ export async function transaction(pool, work) {
     if (command !== 'COMMIT') throw new Error('the transaction was rolled back');
     return result;
   } catch (error) {
-    await client.query('ROLLBACK').catch(ended);
-    throw error;
+    throw (failed = ended ?? error);
   } finally {
-    client.off('error', ended);
-    client.release(broken);
+    client.off('error', onError);
+    client.release(failed); // after an error the connection is closed, which rolls back: a dead one would not answer a ROLLBACK
   }
 }
 // [end transaction]
 
-// [job]
-import { heartbeat } from './heartbeat.mjs';
-
-const JOB = 'daily-reward';
-
-// Every node's cron calls this every few minutes. One does it, from where the last one came to; for the others, and once it is
-// done, it is nothing.
-export async function dailyReward({ pool, heartbeats }, holder, ttl = 30_000) {
-  const sent = performance.now();
-  const token = await acquire(heartbeats, JOB, holder, ttl);
-  if (token === null) return false;
-  const lease = heartbeat(ttl, sent, () => extend(heartbeats, JOB, token));
-  try {
-    do {
-      lease.check();
-    } while (await transaction(pool, (tx) => chunk(tx, token)));
-    return true;
-  } catch (error) {
-    await release(heartbeats, JOB, token).catch(() => {}); // so that the next one need not wait for the time to live
-    throw error;
-  } finally {
-    lease.stop();
-  }
-}
-
 // [chunk]
+const JOB = 'daily-reward';
+// Which day it is, and from when on that day is to be paid, is decided here and by the database, not by the TimeZone of a session.
+const ZONE = 'Europe/Berlin';
+const DUE = '00:10';
+
 // Pays a few players and says where it came to, in one transaction: a day that was missed is made up, and none is paid twice.
-async function chunk(tx, token) {
-  await tx.query('SELECT lease_fence($1, $2)', [JOB, token]);
-  const { rows } = await tx.query(
-    `SELECT day::text, (day + 1)::text AS next, after, day <= current_date AS due
-     FROM lease_checkpoint($1) AS state,
-          LATERAL (SELECT coalesce(state ->> 'day', current_date::text)::date AS day, coalesce((state -> 'after')::int, 0) AS after) AS at`,
-    [JOB],
-  );
-  const { day, next, after, due } = rows[0];
-  if (!due) {
-    await tx.query('SELECT lease_complete($1, $2, until => current_date + 1)', [JOB, token]);
-    return false;
-  }
-  const paid = await tx.query(
-    `WITH chunk AS (SELECT player FROM reward WHERE player > $1 ORDER BY player LIMIT 500),
-          paid AS (UPDATE reward SET amount = amount + 100 WHERE player IN (SELECT player FROM chunk))
-     SELECT max(player) AS last FROM chunk`,
-    [after],
-  );
-  const { last } = paid.rows[0];
-  const state = last === null ? { day: next, after: 0 } : { day, after: last };
-  await tx.query('SELECT lease_checkpoint($1, $2, $3)', [JOB, token, state]);
-  return true;
-}
+export const payChunk = (db, token) =>
+  transaction(db.pool, async (tx) => {
+    await tx.query('SELECT lease_fence($1, $2)', [JOB, token]);
+    const { rows } = await tx.query(
+      `SELECT day::text, (day + 1)::text AS next, after, due, due <= now() AS is_due
+       FROM lease_checkpoint($1) AS state,
+            LATERAL (SELECT coalesce((state ->> 'day')::date, (now() AT TIME ZONE $2 - $3::interval)::date) AS day,
+                            coalesce((state -> 'after')::int, 0) AS after) AS at,
+            LATERAL (SELECT (day + $3::interval) AT TIME ZONE $2 AS due) AS time`,
+      [JOB, ZONE, DUE],
+    );
+    const { day, next, after, due, is_due } = rows[0];
+    if (!is_due) {
+      await tx.query('SELECT lease_complete($1, $2, until => $3)', [JOB, token, due]);
+      return false;
+    }
+    const paid = await tx.query(
+      `WITH chunk AS (SELECT player FROM reward WHERE player > $1 ORDER BY player LIMIT 500),
+            paid AS (UPDATE reward SET amount = amount + 100 WHERE player IN (SELECT player FROM chunk))
+       SELECT max(player) AS last FROM chunk`,
+      [after],
+    );
+    const { last } = paid.rows[0];
+    const state = last === null ? { day: next, after: 0 } : { day, after: last };
+    await tx.query('SELECT lease_checkpoint($1, $2, $3)', [JOB, token, state]);
+    return true;
+  });
 // [end chunk]
-// [end job]
 
-// [leader]
-import { setTimeout as sleep } from 'node:timers/promises';
-
-// Calls work(token, lease) whenever this node is the leader. `stop` is an AbortSignal.
-export async function lead({ heartbeats }, name, holder, ttl, work, stop) {
-  while (!stop.aborted) {
-    const sent = performance.now();
-    const token = await acquire(heartbeats, name, holder, ttl).catch(() => null); // an error is not leadership
-    if (token !== null) {
-      const lease = heartbeat(ttl, sent, () => extend(heartbeats, name, token));
-      try {
-        await work(token, lease);
-      } catch (error) {
-        console.error('no longer the leader:', error.message); // with this token; the next grant has a new one
-      } finally {
-        lease.stop();
-        await release(heartbeats, name, token).catch(() => {});
-      }
-    }
-    await sleep(ttl / 3, undefined, { signal: stop }).catch(() => {});
-  }
+// [feed]
+function saveItems(pool, items, token) {
+  const text = `INSERT INTO feed (id, title, token)
+    SELECT id, title, $2::bigint FROM jsonb_to_recordset($1) AS item (id integer, title text)
+    ON CONFLICT (id) DO UPDATE SET title = excluded.title, token = excluded.token`;
+  return pool.query(text, [JSON.stringify(items), token]);
 }
-// [end leader]
+// [end feed]
 
-// [work]
-// What a leader does: one fenced transaction after the other, and no more once check() throws.
-export function scheduler({ pool }, stop, step) {
-  return async (token, lease) => {
-    while (!stop.aborted) {
-      lease.check();
-      await transaction(pool, async (tx) => {
-        await tx.query('SELECT lease_fence($1, $2)', ['scheduler', token]);
-        await step(tx, token);
-      });
-      await sleep(100, undefined, { signal: lease.signal });
-    }
-  };
-}
-// [end work]
+// [once]
+// What fits into one transaction needs no lease, but a look at the answer: everything after it is for who got true.
+export const payAtOnce = ({ pool }) =>
+  transaction(pool, async (tx) => {
+    const { rows } = await tx.query(`SELECT once('reward:' || (now() AT TIME ZONE 'Europe/Berlin')::date) AS first`);
+    if (!rows[0].first) return 'done already for today';
+    await tx.query('INSERT INTO payout (player, amount) SELECT player, 100 FROM reward');
+    return 'done';
+  });
+// [end once]
+
+// [line]
+// For withLease(db, name, holder, work, inLine(60_000)): stands in line for the lease. The wait has used up the time from before the
+// call, so it is counted from before an extension.
+export const inLine = (wait) => async (db, name, holder) => {
+  const { rows } = await db.pool.query({
+    text: 'SELECT lease_acquire($1, $2, $3, wait => $4) AS token',
+    values: [name, holder, `${db.ttl} ms`, `${wait} ms`],
+    query_timeout: wait + db.ttl / 3,
+  });
+  const { token } = rows[0];
+  const sent = performance.now();
+  const held = token !== null && (await db.extend(name, token));
+  return { sent, token: held ? token : null };
+};
+// [end line]

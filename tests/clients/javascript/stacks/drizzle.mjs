@@ -4,21 +4,19 @@ import { eq, sql } from 'drizzle-orm';
 import { migrate } from 'drizzle-orm/node-postgres/migrator';
 import { config, failure } from '../harness.mjs';
 import * as recipe from '../recipes/drizzle.mjs';
+import { entry, reward } from '../recipes/drizzle_schema.mjs';
 
-const { entry, reward } = recipe;
+const sqlstate = (error) => recipe.origin(error).code;
 const answer = async (db, call) => (await db.execute(sql`SELECT ${call} AS answer`)).rows[0].answer;
 
 export const stack = {
   name: 'drizzle',
   package: 'drizzle-orm',
-  open: (config) => recipe.open(config),
-  close: ({ pool, heartbeatPool }) => Promise.all([pool.end(), heartbeatPool.end()]),
+  open: recipe.open,
 
   token: 'string',
   column: 'bigint',
   from: String,
-  acquire: ({ heartbeats }, name, holder, ttl) => recipe.acquire(heartbeats, name, holder, ttl),
-  extend: ({ heartbeats }, name, token) => recipe.extend(heartbeats, name, token),
   readToken: async ({ db }, id) => (await db.select().from(entry).where(eq(entry.id, id)))[0].token,
 
   async naturalTimes({ db }, admin) {
@@ -35,7 +33,7 @@ export const stack = {
     }
     // An array in a template is a list of parameters, unless sql.param makes it one.
     const many = (names, tokens) => db.execute(sql`SELECT * FROM lease_extend_many(${names}, ${tokens})`);
-    assert.equal(recipe.sqlstate(await failure(many(['times'], [token]), 'an array')), '22P02');
+    assert.equal(sqlstate(await failure(many(['times'], [token]), 'an array')), '22P02');
     assert.equal((await many(sql.param(['times']), sql.param([token]))).rows.length, 1);
   },
 
@@ -55,8 +53,8 @@ export const stack = {
   checkpoint: (tx, name, token, state) => tx.execute(sql`SELECT lease_checkpoint(${name}, ${token}, ${state})`),
   lastCheckpoint: ({ db }, name) => answer(db, sql`lease_checkpoint(${name})`),
 
-  sqlstate: recipe.sqlstate,
-  retryable: (error) => ['40001', '40P01'].includes(recipe.sqlstate(error)),
+  sqlstate,
+  retryable: (error) => ['40001', '40P01'].includes(sqlstate(error)),
   swallows: true,
   seen: {
     statement: (code) => `DrizzleQueryError ${code}`,
@@ -86,12 +84,12 @@ export const stack = {
 
   // Drizzle has no way down: going back is the next migration.
   async migrate(database, way) {
-    const app = recipe.open(config(database));
+    const app = recipe.open(config(database), 60_000);
     const folder = way === 'up' ? '../migrations/drizzle' : '../migrations/drizzle_back';
     try {
       await migrate(app.db, { migrationsFolder: fileURLToPath(new URL(folder, import.meta.url)) });
     } finally {
-      await stack.close(app);
+      await app.close();
     }
   },
 };

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
+import { hostname } from 'node:os';
 import { fileURLToPath } from 'node:url';
-import { config, failure } from '../harness.mjs';
+import { config, failure, until } from '../harness.mjs';
 import * as recipe from '../recipes/knex.mjs';
 
 const raw = async (knex, text, bindings) => (await knex.raw(`SELECT ${text} AS answer`, bindings)).rows[0].answer;
@@ -8,13 +9,10 @@ const raw = async (knex, text, bindings) => (await knex.raw(`SELECT ${text} AS a
 export const stack = {
   name: 'knex',
   package: 'knex',
-  open: (config) => recipe.open(config),
-  close: ({ knex, heartbeats }) => Promise.all([knex.destroy(), heartbeats.destroy()]),
+  open: recipe.open,
 
   token: 'string',
   from: String,
-  acquire: ({ heartbeats }, name, holder, ttl) => recipe.acquire(heartbeats, name, holder, ttl),
-  extend: ({ heartbeats }, name, token) => recipe.extend(heartbeats, name, token),
   readToken: async ({ knex }, id) => (await knex('entry').where({ id }).first()).token,
 
   async naturalTimes({ knex }, admin) {
@@ -80,14 +78,30 @@ export const stack = {
     ],
   },
 
+  // Until SIGTERM, and with its connections closed.
+  async more({ admin, database }) {
+    const app = recipe.open(config(database), 900);
+    const step = (trx) => trx('reward').insert({ player: 1, amount: 0 }).onConflict('player').ignore();
+    const scheduled = recipe.scheduler(app, 'daily-reward', 50, step);
+    await until(() => admin.rows('reward'), 'the scheduler');
+    assert.equal(
+      await admin.one("SELECT holder FROM lease_status WHERE name = 'daily-reward'"),
+      `${hostname()}:${process.pid}`,
+    );
+    process.emit('SIGTERM');
+    await scheduled;
+    assert.equal(await admin.one("SELECT state FROM lease_status WHERE name = 'daily-reward'"), 'free');
+    await failure(app.knex.raw('SELECT 1'), 'a call after the end');
+  },
+
   async migrate(database, way) {
-    const { knex, heartbeats } = recipe.open(config(database));
+    const { knex, close } = recipe.open(config(database), 60_000);
     const directory = fileURLToPath(new URL('../migrations/knex', import.meta.url));
     try {
       if (way === 'up') await knex.migrate.latest({ directory, loadExtensions: ['.mjs'] });
       else await knex.migrate.rollback({ directory, loadExtensions: ['.mjs'] });
     } finally {
-      await Promise.all([knex.destroy(), heartbeats.destroy()]);
+      await close();
     }
   },
 };

@@ -1,22 +1,21 @@
 import assert from 'node:assert/strict';
 import pg from 'pg';
-import { takeUnheard, until } from '../harness.mjs';
-import { heartbeat } from '../recipes/heartbeat.mjs';
+import { config, takeUnheard, until } from '../harness.mjs';
+import { heartbeat, withLease } from '../recipes/lease.mjs';
 import * as recipe from '../recipes/pg.mjs';
-import { leaderTakesTurns, jobIsDoneOnce } from '../recipes_test.mjs';
+import { mainIsAProgram } from '../main_test.mjs';
 
 const first = async (client, text, values) => (await client.query({ text, values, rowMode: 'array' })).rows[0]?.[0];
 
 export const stack = {
   name: 'pg',
   package: 'pg',
-  open: (config) => recipe.open(config),
-  close: ({ pool, heartbeats }) => Promise.all([pool.end(), heartbeats.end()]),
+  open: recipe.open,
+  payChunk: recipe.payChunk,
+  payAtOnce: recipe.payAtOnce,
 
   token: 'string',
   from: String,
-  acquire: ({ heartbeats }, name, holder, ttl) => recipe.acquire(heartbeats, name, holder, ttl),
-  extend: ({ heartbeats }, name, token) => recipe.extend(heartbeats, name, token),
   readToken: ({ pool }, id) => first(pool, 'SELECT token FROM entry WHERE id = $1', [id]),
 
   async naturalTimes({ pool }, admin) {
@@ -119,20 +118,24 @@ export const stack = {
     ],
   },
 
-  async leader(app, admin) {
-    await leaderTakesTurns(stack, recipe, app, admin);
+  async more({ app, admin, database }) {
+    await standsInLine(admin, database);
+    await mainIsAProgram(admin, database);
 
     // What goes wrong with one connection for both: the heartbeat stands behind the work, and our deadline is what ends it.
     const pool = new pg.Pool({ ...app.pool.options, max: 1 });
     try {
       const sent = performance.now();
-      const token = await recipe.acquire(pool, 'shared', 'node-1', 500);
+      const token = await first(pool, 'SELECT lease_acquire($1, $2, $3)', ['shared', 'node-1', '500 ms']);
       let answers = 0;
-      const lease = heartbeat(500, sent, () => recipe.extend(pool, 'shared', token).finally(() => (answers += 1)));
+      const lease = heartbeat(500, sent, async () => {
+        await first(pool, 'SELECT lease_extend($1, $2)', ['shared', token]);
+        answers += 1;
+      });
       await recipe.transaction(pool, async (tx) => {
         await stack.busy(tx, 1);
         assert.equal(answers, 0);
-        assert.throws(() => lease.check(), /the lease is lost/);
+        assert.throws(() => lease.check(), /no extension was confirmed/);
       });
     } finally {
       await pool.end();
@@ -146,17 +149,25 @@ export const stack = {
     await deaf.end();
   },
 
-  job: (app, admin) => jobIsDoneOnce(stack, recipe, app, admin, { ...app, pool: cutAfter(app.pool, 2) }),
-
   why: { migration: 'no migration tool' },
 };
 
-// A pool that breaks in the middle of the job.
-function cutAfter(pool, times) {
-  return {
-    async connect() {
-      if (times-- === 0) throw new Error('cut');
-      return pool.connect();
-    },
+// The wait is longer than the time to live, which counts from the grant.
+async function standsInLine(admin, database) {
+  const app = recipe.open(config(database), 900);
+  await admin.takeOver('line');
+  const work = async (token, lease) => {
+    lease.check();
+    return token;
   };
+  const granted = withLease(app, 'line', 'node-1', work, recipe.inLine(20_000));
+  await until(
+    () => admin.one("SELECT clock_timestamp() - since > '1 s' FROM lease_waiter WHERE name = 'line'"),
+    'a long wait',
+  );
+  await admin.one("SELECT lease_force_release('line')");
+  assert.equal(typeof (await granted), 'string');
+  await admin.takeOver('line');
+  assert.equal(await withLease(app, 'line', 'node-1', work, recipe.inLine(50)), null);
+  await app.close();
 }

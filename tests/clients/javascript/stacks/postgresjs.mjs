@@ -3,18 +3,16 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import postgres from 'postgres';
 import { failure } from '../harness.mjs';
 import * as recipe from '../recipes/postgresjs.mjs';
-import { jobIsDoneOnce, leaderTakesTurns } from '../recipes_test.mjs';
 
 export const stack = {
   name: 'postgresjs',
   package: 'postgres',
-  open: (config) => ({ config, ...recipe.open(config) }),
-  close: ({ sql, heartbeats }) => Promise.all([sql.end({ timeout: 5 }), heartbeats.end({ timeout: 5 })]),
+  open: (config, ttl) => ({ config, sql: postgres({ ...config, onnotice: () => {} }), ...recipe.open(config, ttl) }),
+  payChunk: recipe.payChunk,
+  payAtOnce: recipe.payAtOnce,
 
   token: 'string',
   from: String,
-  acquire: ({ heartbeats }, name, holder, ttl) => recipe.acquire(heartbeats, name, holder, ttl),
-  extend: ({ heartbeats }, name, token) => recipe.extend(heartbeats, name, token),
   async readToken({ sql, config }, id) {
     const asBigInt = postgres({ ...config, types: { bigint: postgres.BigInt } });
     const [{ token }] = await asBigInt`SELECT token FROM entry WHERE id = ${id}`;
@@ -65,9 +63,9 @@ export const stack = {
     assert.equal((await failure(filter, 'a filter that is a string')).code, '22023');
   },
 
-  transaction: ({ sql }, work) => sql.begin(work),
-  fenced: ({ sql }, lease, token, work) =>
-    sql.begin(async (tx) => {
+  transaction: (app, work) => app.transaction(work),
+  fenced: (app, lease, token, work) =>
+    app.transaction(async (tx) => {
       await tx`SELECT lease_fence(${lease}, ${token})`;
       return work(tx);
     }),
@@ -132,18 +130,5 @@ export const stack = {
     ],
   },
 
-  leader: (app, admin) => leaderTakesTurns(stack, recipe, app, admin),
-  job: (app, admin) => jobIsDoneOnce(stack, recipe, app, admin, { ...app, sql: cutAfter(app.sql, 2) }),
-
   why: { migration: 'no migration tool' },
 };
-
-// A client that breaks in the middle of the job.
-function cutAfter(sql, times) {
-  return {
-    async begin(work) {
-      if (times-- === 0) throw new Error('cut');
-      return sql.begin(work);
-    },
-  };
-}

@@ -14,13 +14,10 @@ const answer = async (query) => (await query)[0].answer;
 export const stack = {
   name: 'prisma',
   package: '@prisma/client',
-  open: (config) => recipe.open(config),
-  close: ({ prisma, heartbeats }) => Promise.all([prisma.$disconnect(), heartbeats.$disconnect()]),
+  open: recipe.open,
 
   token: 'bigint',
   from: BigInt,
-  acquire: ({ heartbeats }, name, holder, ttl) => recipe.acquire(heartbeats, name, holder, ttl),
-  extend: ({ heartbeats }, name, token) => recipe.extend(heartbeats, name, token),
   readToken: async ({ prisma }, id) => (await prisma.entry.findUnique({ where: { id } })).token,
 
   async naturalTimes({ prisma }, admin) {
@@ -67,7 +64,7 @@ export const stack = {
   checkpoint: (tx, name, token, state) => tx.$executeRaw`SELECT lease_checkpoint(${name}, ${token}, ${state})`,
   lastCheckpoint: ({ prisma }, name) => answer(prisma.$queryRaw`SELECT lease_checkpoint(${name}) AS answer`),
 
-  sqlstate: recipe.sqlstate,
+  sqlstate: (error) => recipe.origin(error).code,
   retryable: (error) => error.code === 'P2034',
   swallows: true,
   seen: {

@@ -1,4 +1,6 @@
 -- [back]
+SELECT fence_detach('feed');
+--> statement-breakpoint
 SELECT fence_detach('entry');
 --> statement-breakpoint
 SELECT fence_detach('reward');
