@@ -13,6 +13,12 @@ function saw(stack, error, ...expected) {
   assert.ok(expected.includes(seen), `${seen}, not ${expected.join(' or ')}: ${error.message}`);
 }
 
+// The same where the connection is gone: whether the driver has read the server's last word by then, or only sees a closed socket, is a matter of luck.
+function sawTheEnd(stack, error, ...expected) {
+  if (['ECONNRESET', 'EPIPE'].includes(stack.sqlstate(error))) return;
+  saw(stack, error, ...expected);
+}
+
 const held = async (stack, app, lease) => {
   const token = await app.acquire(lease, 'node-1');
   assert.notEqual(token, null, `${lease} was not granted`);
@@ -268,7 +274,7 @@ export const scenarios = {
       work(async (tx) => admin.terminate(await stack.pid(tx))),
       'a write without a session',
     );
-    saw(stack, between, ...stack.seen.lostBetween); // whether or not the driver has heard of it by then
+    sawTheEnd(stack, between, ...stack.seen.lostBetween);
     const during = await failure(
       work(async (tx) => {
         const pid = await stack.pid(tx);
@@ -280,7 +286,7 @@ export const scenarios = {
       }),
       'a statement without a session',
     );
-    saw(stack, during, ...stack.seen.lostDuring);
+    sawTheEnd(stack, during, ...stack.seen.lostDuring);
     assert.equal(await admin.rows('reward'), 0);
 
     // The lease is not the connection's: the same token goes on.
