@@ -15,15 +15,6 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-is_open() { (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-
-# Below the ports that the system gives away itself.
-free_port() {
-    local port
-    while port=$((20000 + RANDOM % 10000)) && is_open "$port"; do :; done
-    printf '%s\n' "$port"
-}
-
 languages=("$@")
 if [ $# -eq 0 ]; then
     mapfile -t languages < <(find tests/clients -mindepth 2 -maxdepth 2 -name run -printf '%h\n' | sed 's|.*/||' | sort)

@@ -25,6 +25,16 @@ short_temp_dir() {
     mktemp -d "${LOCK_EXT_TMPDIR:-/tmp}/lx.XXXXXX"
 }
 
+# Does anybody listen on this port of loopback?
+is_open() { (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# Below the ports that the system gives away itself.
+free_port() {
+    local port
+    while port=$((20000 + RANDOM % 10000)) && is_open "$port"; do :; done
+    printf '%s\n' "$port"
+}
+
 is_root() {
     [ "$(id -u)" -eq 0 ]
 }

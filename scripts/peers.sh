@@ -46,15 +46,6 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-is_open() { (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-
-# Below the ports that the system gives away itself.
-free_port() {
-    local port
-    while port=$((20000 + RANDOM % 10000)) && is_open "$port"; do :; done
-    printf '%s\n' "$port"
-}
-
 # Waits until the server started last is there.
 until_there() { # name command...
     local name=$1 server=${servers[-1]}

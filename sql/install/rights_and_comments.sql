@@ -98,7 +98,7 @@ COMMENT ON FUNCTION lease_checkpoint(text) IS
 'The last checkpoint of a lease, or NULL if there is none. For members of the role that saved it and of the one that holds the lease (42501). Errors: 22004 for NULL, 22023, 22001. Locks: none.';
 
 COMMENT ON FUNCTION lease_fence(text, bigint, boolean) IS
-'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, also to a table without a fence, the COMMIT is refused. Every write to a table that is fenced by the lease is checked when it happens as well.
+'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, also to a table without a fence, the COMMIT is refused; where something was written to fenced tables, it asks for the tokens of those writes only. Every write to a table that is fenced by the lease is checked when it happens as well.
 hold: from the first write to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
 Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: none by itself; the first write takes two entries of the lock table that block nobody.';
 
