@@ -31,7 +31,16 @@ CREATE OR REPLACE VIEW lease_session AS
 COMMENT ON FUNCTION lease_fence(text, bigint, boolean) IS
 'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, also to a table without a fence, the COMMIT is refused; where something was written to fenced tables, it asks for the tokens of those writes only. Every write to a table that is fenced by the lease is checked when it happens as well.
 hold: from the first write to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
-Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: none by itself; the first write takes two entries of the lock table that block nobody.';
+Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: an entry of the lock table from here on, which blocks nobody, and after a write one while the transaction commits, which a grant waits for.';
 
 COMMENT ON FUNCTION lease_raise_token_floor(bigint) IS
 'Every token that is granted from now on is above the floor: for a database whose tables hold tokens of an earlier one. Gives the floor now in force. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006. It is not undone by a rollback. Locks: none that a transaction keeps.';
+
+-- A transaction is seen from its lease_fence on.
+COMMENT ON FUNCTION lease_evict(text, bigint) IS
+'For the present holder: ends the sessions whose open transactions have declared another token of the lease, or written under one, and gives their process ids. Such a transaction cannot commit what it writes, but it keeps its row locks until it ends.
+Errors: LX001 if the token is not current, 25001 if its grant is not committed, 22004 for NULL, 22023, 22001, 25006, 42501. Locks: none.';
+COMMENT ON COLUMN lease_status.writers IS 'number of open transactions that have declared a token of it, or written under one';
+COMMENT ON VIEW lease_writer IS 'open transactions that have declared a token of a lease (lease_fence), or written under one; which leases as in lease_status';
+COMMENT ON COLUMN lease_writer.token IS 'fencing token that it has declared, or written under';
+COMMENT ON COLUMN lease_writer.superseded IS 'true if the token is no longer current: the transaction cannot commit what it writes';

@@ -73,7 +73,7 @@ pub fn status() -> Result<Vec<Status>> {
     Ok(rows)
 }
 
-/// A transaction that is open and has written under a token, as `lease_writer` shows it.
+/// A transaction that is open and acts under a token: it has declared it, or written under it. As `lease_writer` shows it.
 pub struct Writing {
     pub name: Text,
     pub pid: Option<i32>,
@@ -135,7 +135,7 @@ fn may_see(row: &Row) -> bool {
     catalog::is_member_of(row.role()) || catalog::may_monitor()
 }
 
-/// Ends the sessions whose open transactions write under another token of the lease than the current one. With a token,
+/// Ends the sessions whose open transactions act under another token of the lease than the current one. With a token,
 /// for its holder; without, for administrators, and then also the session whose open transaction is changing the lease itself.
 pub fn evict(name: Label, token: Option<Token>) -> Result<Vec<i32>> {
     let hash = referee::hash(name);

@@ -45,6 +45,8 @@ struct Entry {
     declared: bool,
     /// From the first write on, nobody shall be granted the lease.
     hold: bool,
+    /// Others can see that this transaction acts under the token.
+    shown: bool,
     /// A write was allowed under the token, or may have happened, so the commit must check it.
     wrote: bool,
     /// Nobody can be granted the lease before this transaction ends: no second check.
@@ -75,7 +77,8 @@ struct Transaction {
     by_name: HashMap<u64, Vec<usize>, BuildHasherDefault<AsIs>>,
     /// What entries were before a savepoint changed them, None for not there; with the nesting level.
     journal: Vec<(i32, usize, Option<Entry>)>,
-    writes: usize,
+    /// How many entries are shown.
+    shown: usize,
     /// The check before the commit has begun; what others write in their own callbacks after it is checked at once.
     checked: bool,
 }
@@ -130,6 +133,7 @@ impl Transaction {
                 carried: false,
                 declared: false,
                 hold: false,
+                shown: false,
                 wrote: false,
                 settled: false,
                 pending: None,
@@ -145,9 +149,9 @@ impl Transaction {
             self.entries[index].journaled = level;
         }
         let entry = &mut self.entries[index];
-        let wrote = entry.wrote;
+        let shown = entry.shown;
         change(entry);
-        self.writes += usize::from(entry.wrote && !wrote);
+        self.shown += usize::from(entry.shown && !shown);
     }
 
     fn undo(&mut self, level: i32) {
@@ -155,8 +159,8 @@ impl Transaction {
             let Some((_, index, before)) = self.journal.pop() else {
                 return;
             };
-            let now = self.entries[index].wrote;
-            self.writes -= usize::from(now && !before.as_ref().is_some_and(|e| e.wrote));
+            let now = self.entries[index].shown;
+            self.shown -= usize::from(now && !before.as_ref().is_some_and(|e| e.shown));
             match before {
                 Some(entry) => self.entries[index] = entry,
                 None => {
@@ -175,6 +179,8 @@ impl Transaction {
 /// `lease_fence`: from now on the writes of this transaction carry `token`.
 pub fn declare(name: Label, token: Token, hold: bool) -> Result<()> {
     let hash = referee::hash(name);
+    // Already now: what it writes to a table without a fence we shall not hear of, and it may keep others waiting there.
+    show(name, hash, token)?;
     let leases = Leases::open()?;
     let seen = check(&leases, name, hash, token)?;
     leases.close();
@@ -188,6 +194,7 @@ pub fn carry_for_update(name: Label, token: Token) -> Result<Option<Token>> {
     let hash = referee::hash(name);
     let before = carried(name, hash);
     let hold = before.is_some_and(|(carried, hold)| hold && carried == token);
+    show(name, hash, token)?;
     let leases = Leases::open()?;
     let seen = check(&leases, name, hash, token)?;
     register(&leases, name, hash, token, hold, seen)?;
@@ -298,6 +305,7 @@ pub fn check(
 
 /// A write under a token that the transaction has not declared: checked, and registered.
 pub fn write_undeclared(name: Label, hash: NameHash, token: Token) -> Result<()> {
+    show(name, hash, token)?;
     let leases = Leases::open()?;
     let seen = check(&leases, name, hash, token)?;
     register(&leases, name, hash, token, false, seen)?;
@@ -339,7 +347,26 @@ fn stale(name: Label, given: Token, why: Stale, at_commit: bool) -> Error {
     Error::Stale { lease: name.to_string(), given, why, at_commit, table: None }
 }
 
-/// A write under `token` was allowed: the commit will check it again, and others can see it until then.
+/// Lets others see, until this transaction ends, that it acts under `token`.
+///
+/// Before the token is checked: so whoever is granted the lease either finds us, or we find the grant.
+fn show(name: Label, hash: NameHash, token: Token) -> Result<()> {
+    let (is_shown, shown) = with(|t| {
+        let mut entries = t.of_name(name, hash).map(|i| &t.entries[i]);
+        (entries.any(|e| e.token == token && e.shown), t.shown)
+    });
+    if is_shown {
+        return Ok(());
+    }
+    if shown >= referee::most_writers() {
+        return Err(Error::LockTableFull);
+    }
+    referee::show_writer(hash, token)?;
+    with(|t| t.edit(name, hash, token, |entry| entry.shown = true));
+    Ok(())
+}
+
+/// A write under `token` was allowed: the commit will check it again.
 fn register(
     leases: &Leases,
     name: Label,
@@ -348,16 +375,10 @@ fn register(
     hold: bool,
     seen: Option<Sighting>,
 ) -> Result<()> {
-    let (known, checked, writes) = with(|t| {
+    let (known, checked) = with(|t| {
         let entry = t.of_name(name, hash).map(|i| &t.entries[i]).find(|e| e.token == token);
-        (entry.is_some_and(|e| e.wrote && !e.settled), t.checked, t.writes)
+        (entry.is_some_and(|e| e.wrote && !e.settled), t.checked)
     });
-    if !known {
-        if writes >= referee::most_writers() {
-            return Err(Error::LockTableFull);
-        }
-        referee::show_writer(hash, token)?;
-    }
     if hold || checked {
         referee::hold(hash)?;
         settle_write(leases, name, hash, token, None)?;
@@ -398,8 +419,9 @@ pub fn settled(name: Label, hash: NameHash, token: Token) {
 /// Of a table without a fence we hear nothing. So where nothing else was written, all tokens that were declared are asked for.
 pub fn before_commit(prepare: bool) -> Result<()> {
     let mut due: Vec<Entry> = with(|t| {
-        let is_elsewhere = t.entries.iter().all(|entry| !entry.wrote) && written::anything();
-        if is_elsewhere {
+        let only_declared =
+            t.entries.iter().any(|e| e.declared) && !t.entries.iter().any(|e| e.wrote);
+        if only_declared && written::anything() {
             t.entries.iter_mut().filter(|e| e.declared).for_each(|e| e.wrote = true);
         }
         t.entries.iter().filter(|e| e.is_to_be_checked() || e.pending.is_some()).cloned().collect()

@@ -5,7 +5,7 @@
 //!
 //! | who | tag, mode | lets through | excludes |
 //! | --- | --- | --- | --- |
-//! | a transaction that has written under the lease | writer, AccessShare | everything | nothing: it is there to be seen |
+//! | a transaction that has declared a token of the lease or written under it | writer, AccessShare | everything | nothing: it is there to be seen |
 //! | that transaction from its last check to its end | lease, RowShare | other committers, heartbeats | grant, release |
 //! | heartbeat, or an end that was put off to the commit, while it writes the row | lease, ShareUpdateExclusive | committers | heartbeat, grant, release |
 //! | grant, release, completion, while it writes the row | lease, Exclusive | | all of the above but the first |
@@ -137,7 +137,7 @@ impl Tag {
         Tag(tag)
     }
 
-    /// Shows that a transaction writes under a token of a lease. There is no room for the database.
+    /// Shows that a transaction acts under a token of a lease. There is no room for the database.
     fn writer(name: NameHash, token: Token) -> Tag {
         let Tag(mut tag) = tag(Purpose::Writer, name.mark as u32, token.0 as u64);
         let rest = name.mark >> 32;
@@ -297,7 +297,7 @@ pub fn wake_holder(tag: Tag) {
     }
 }
 
-/// Shows that this transaction writes under a token of the lease.
+/// Shows that this transaction acts under a token of the lease.
 pub fn show_writer(name: NameHash, token: Token) -> Result<()> {
     lock(Tag::writer(name, token), Mode::AccessShare)
 }
@@ -308,7 +308,7 @@ pub fn hold(name: NameHash) -> Result<()> {
     lock(Tag::lease(name), Mode::RowShare)
 }
 
-/// An open transaction that has written under a token.
+/// An open transaction that acts under a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writer {
     mark: u64,
@@ -414,7 +414,7 @@ fn backend(lock: &pg_sys::LockInstanceData) -> (i32, u32) {
     (lock.vxid.procNumber, lock.vxid.localTransactionId)
 }
 
-/// How many leases one transaction may write under: with two entries each at its commit, a quarter of the server's lock table, so that
+/// How many leases one transaction may act under: with two entries each at its commit, a quarter of the server's lock table, so that
 /// the others are not starved.
 pub fn most_writers() -> usize {
     // SAFETY: set at server start.

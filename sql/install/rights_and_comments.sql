@@ -100,7 +100,7 @@ COMMENT ON FUNCTION lease_checkpoint(text) IS
 COMMENT ON FUNCTION lease_fence(text, bigint, boolean) IS
 'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, also to a table without a fence, the COMMIT is refused; where something was written to fenced tables, it asks for the tokens of those writes only. Every write to a table that is fenced by the lease is checked when it happens as well.
 hold: from the first write to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
-Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: none by itself; the first write takes two entries of the lock table that block nobody.';
+Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: an entry of the lock table from here on, which blocks nobody, and after a write one while the transaction commits, which a grant waits for.';
 
 COMMENT ON FUNCTION fence_check() IS
 'Trigger function that refuses writes that do not carry the current token of a lease. Arguments: the lease; a column of type bigint that holds tokens; a column that names the lease of each row, and then the first argument is what comes before its value. What is not there is an empty string or left out.
@@ -134,7 +134,7 @@ COMMENT ON FUNCTION once_forget(interval) IS
 'Forgets the keys that were marked longer ago, and gives their number. Their work may then be done again. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006.';
 
 COMMENT ON FUNCTION lease_evict(text, bigint) IS
-'For the present holder: ends the sessions whose open transactions still write under another token of the lease, and gives their process ids. Such a transaction cannot commit, but it keeps its row locks until it ends.
+'For the present holder: ends the sessions whose open transactions have declared another token of the lease, or written under one, and gives their process ids. Such a transaction cannot commit what it writes, but it keeps its row locks until it ends.
 Errors: LX001 if the token is not current, 25001 if its grant is not committed, 22004 for NULL, 22023, 22001, 25006, 42501. Locks: none.';
 COMMENT ON FUNCTION lease_evict(text) IS
 'The same without a token, for administrators; ends also the session whose open transaction is acquiring, extending or ending the lease. Not for PUBLIC.';
@@ -159,7 +159,7 @@ COMMENT ON COLUMN lease_status.session_pid IS 'process id of the session that th
 COMMENT ON COLUMN lease_status.completed_until IS 'nobody acquires it before; null if it is not completed';
 COMMENT ON COLUMN lease_status.grants IS 'how often it was granted';
 COMMENT ON COLUMN lease_status.waiters IS 'number of sessions that wait in line for it';
-COMMENT ON COLUMN lease_status.writers IS 'number of open transactions that have written under it';
+COMMENT ON COLUMN lease_status.writers IS 'number of open transactions that have declared a token of it, or written under one';
 
 COMMENT ON VIEW lease_waiter IS 'sessions that wait in line for a lease; which leases as in lease_status';
 COMMENT ON COLUMN lease_waiter.name IS 'name of the lease';
@@ -176,11 +176,11 @@ COMMENT ON COLUMN lease_session.client_addr IS 'address of its client; null for 
 COMMENT ON COLUMN lease_session.state IS 'what the session does, as in pg_stat_activity';
 COMMENT ON COLUMN lease_session.idle_since IS 'since when it is idle; null if it is not';
 
-COMMENT ON VIEW lease_writer IS 'open transactions that have written under a lease; which leases as in lease_status';
+COMMENT ON VIEW lease_writer IS 'open transactions that have declared a token of a lease (lease_fence), or written under one; which leases as in lease_status';
 COMMENT ON COLUMN lease_writer.name IS 'name of the lease';
 COMMENT ON COLUMN lease_writer.pid IS 'process id of the session; null for a prepared transaction';
-COMMENT ON COLUMN lease_writer.token IS 'fencing token that it writes under';
-COMMENT ON COLUMN lease_writer.superseded IS 'true if the token is no longer current: the transaction cannot commit';
+COMMENT ON COLUMN lease_writer.token IS 'fencing token that it has declared, or written under';
+COMMENT ON COLUMN lease_writer.superseded IS 'true if the token is no longer current: the transaction cannot commit what it writes';
 COMMENT ON COLUMN lease_writer.since IS 'when the transaction began; null if the caller may not see it';
 
 COMMENT ON VIEW fence_status IS 'the fences of this database, as the catalog has them: a row each, and one more for each hole; for everybody';

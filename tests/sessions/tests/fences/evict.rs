@@ -1,13 +1,14 @@
 //! `lease_evict` in the states that a stale writer can be in. Idle in its transaction, with a frozen client, and of another role: in
 //! `races/evict.rs`.
 
-use lock_ext_sessions::{Answer, Asked, Db, PgError, Refused, STALE, Session};
+use lock_ext_sessions::{Answer, Asked, Client, Db, PgError, Refused, STALE, Session};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::task::JoinHandle;
 
 use super::attach::family;
 use super::tables::Shape;
+use crate::CLIENT;
 
 /// A partitioned table with a writer that has written row 1, and is stale when B has taken over.
 struct Scene {
@@ -245,4 +246,91 @@ async fn every_stale_writer_is_evicted_and_nobody_else() {
     }
     current.commit().await.unwrap();
     reader.commit().await.unwrap();
+}
+
+/// Of a table without a fence nobody tells us what is written there; its rows are locked all the same.
+#[tokio::test]
+async fn who_has_declared_a_token_is_evicted_whatever_it_has_written() {
+    for work in [
+        "UPDATE plain SET v = 666 WHERE id = 1",
+        "SAVEPOINT s; UPDATE plain SET v = 666 WHERE id = 1; RELEASE s",
+        "SELECT v FROM plain WHERE id = 1 FOR UPDATE",
+        "LOCK TABLE plain",
+    ] {
+        let db = Db::fresh().await;
+        db.watch
+            .sql("CREATE TABLE plain (id int, v int); INSERT INTO plain VALUES (1, 0)")
+            .await
+            .unwrap();
+        let [b, second] = db.sessions().await;
+        let mut frozen = Client::start(&db, CLIENT).await;
+        let t1: i64 =
+            frozen.ask("SELECT lease_acquire('j', 'A', '60 s')").await.unwrap().parse().unwrap();
+        frozen.ask(&format!("BEGIN; SELECT lease_fence('j', {t1}); {work}")).await.unwrap();
+        frozen.freeze().await;
+        assert_eq!(second.evict("j", t1).await, Ok(vec![]), "its token is current");
+        db.watch.force("j").await.unwrap();
+        let t2 = b.acq("j", "B", "60 s").await.granted();
+        b.sql("BEGIN").await.unwrap();
+        b.fence("j", t2).await.unwrap();
+        let waiting = b.beside(|b| async move { b.sql("UPDATE plain SET v = 5").await });
+        db.blocked(&b).await;
+        let shown = "SELECT ARRAY[pid::bigint, token, superseded::int::bigint] FROM lease_writer WHERE name = 'j' ORDER BY token";
+        assert_eq!(
+            second.list::<Vec<i64>>(shown, &[]).await,
+            Ok(vec![vec![i64::from(frozen.backend()), t1, 1], vec![i64::from(b.pid()), t2, 0]]),
+            "{work}"
+        );
+        assert_eq!(second.evict("j", t2).await, Ok(vec![frozen.backend()]), "{work}");
+        assert_eq!(waiting.await.unwrap(), Ok(()), "{work}");
+        b.commit().await.unwrap();
+        assert_eq!(db.v("plain", 1).await, 5);
+    }
+}
+
+/// A token that a rolled back savepoint has declared is none of the transaction's.
+#[tokio::test]
+async fn who_has_undone_its_declaration_is_left_alone() {
+    let db = Db::fresh().await;
+    let [a, b] = db.sessions().await;
+    let t1 = a.acq("j", "A", "60 s").await.granted();
+    a.sql("BEGIN; SAVEPOINT s; SAVEPOINT t").await.unwrap();
+    a.fence("j", t1).await.unwrap();
+    a.sql("RELEASE t").await.unwrap();
+    let writers = "SELECT writers FROM lease_status WHERE name = 'j'";
+    assert_eq!(b.one::<i64>(writers, &[]).await, Ok(1));
+    a.sql("ROLLBACK TO s").await.unwrap();
+    assert_eq!(b.one::<i64>(writers, &[]).await, Ok(0));
+    db.watch.force("j").await.unwrap();
+    let t2 = b.acq("j", "B", "60 s").await.granted();
+    assert_eq!(b.evict("j", t2).await, Ok(vec![]));
+    a.fence("j", t1).await.refused(STALE);
+    a.rollback().await;
+}
+
+/// First it can be seen, then its token is looked at: a grant between the two would leave somebody whom nobody evicts.
+#[tokio::test]
+async fn a_writer_is_seen_before_its_token_is_looked_at() {
+    for call in [
+        "SELECT lease_fence('j', $1)",
+        "SELECT fenced_update('t', $1, '{\"id\": 1}', '{\"v\": 5}')",
+        "UPDATE t SET token = $1 WHERE id = 1",
+        "SELECT lease_checkpoint('j', $1, '1')",
+    ] {
+        let db = Db::fresh().await;
+        family(&db, Shape::Partitioned).await;
+        let [a, locker] = db.sessions().await;
+        locker
+            .sql("INSERT INTO t VALUES (1, 0); SELECT fence_attach('t', 'j', 'token')")
+            .await
+            .unwrap();
+        let t1 = a.acq("j", "A", "60 s").await.granted();
+        locker.sql("BEGIN; LOCK TABLE lock_ext.lease").await.unwrap();
+        let calling = a.beside(move |a| async move { a.exec(call, &[&t1]).await });
+        db.blocked(&a).await;
+        let shown = "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND mode = 'AccessShareLock' AND pid = $1";
+        assert_eq!(locker.one::<i64>(shown, &[&a.pid()]).await, Ok(1), "{call}");
+        locker.rollback().await;
+        calling.await.unwrap().unwrap_or_else(|error| panic!("{call}: {error}"));
+    }
 }

@@ -238,9 +238,9 @@ async fn a_write_that_is_rolled_back_to_a_savepoint_is_forgotten() {
                     .await
                     .unwrap();
                 scene.writer.sql(work.sql).await.unwrap();
-                assert_eq!(scene.db.watch.one(writers, &[&pid]).await, Ok(1_i64), "{case}");
                 scene.writer.sql("ROLLBACK TO outermost").await.unwrap();
-                assert_eq!(scene.db.watch.one(writers, &[&pid]).await, Ok(0_i64), "{case}");
+                // What it has declared it has still.
+                assert_eq!(scene.db.watch.one(writers, &[&pid]).await, Ok(1_i64), "{case}");
                 scene.take_over().await;
                 let commit = scene.writer.commit().await;
                 assert_eq!(commit, Ok(()), "{case}");

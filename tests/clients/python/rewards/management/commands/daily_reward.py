@@ -59,7 +59,6 @@ def pay_some(token, today, chunk=1000):
             return sql(query, JOB, token, today, DUE, ZONE)
         due = Player.objects.filter(pk__gt=state["after"]).order_by("pk")
         paid = list(due.values_list("pk", flat=True)[:chunk])
-        # The fenced table first, so that the next holder finds this transaction and evicts it.
         DailyReward.objects.bulk_create(
             DailyReward(day=day, player_id=player, amount=100) for player in paid
         )
