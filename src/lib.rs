@@ -26,7 +26,7 @@
 //! | `referee` | lock tags and modes: PostgreSQL's lock manager | the server |
 //! | `token` | where fencing tokens come from, and why none is told twice | `sequence`, `known`, `referee` |
 //! | `types`, `error`, `settings` | values that are checked once, the list of errors, settings | `pg`, `text` |
-//! | `catalog`, `sequence`, `text`, `wait`, `pg` | the rest of the server, behind safe signatures | the server |
+//! | `catalog`, `sequence`, `text`, `wait`, `pg`, `raw` | the rest of the server, behind safe signatures | the server |
 //!
 //! # The locking protocol
 //!
@@ -73,6 +73,7 @@ mod pg;
 #[forbid(unsafe_code)]
 mod policy;
 mod private;
+mod raw;
 mod referee;
 mod sequence;
 #[forbid(unsafe_code)]

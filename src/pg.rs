@@ -1,8 +1,8 @@
 //! The server's functions that the rest calls, each behind a safe signature: errors, the clock, the transaction, processes.
 
 use crate::error::{Error, Result};
-use crate::text;
 use crate::types::Timestamp;
+use crate::{raw, text};
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -118,8 +118,7 @@ pub fn warn_no_transaction_block(message: &'static str) {
 
 /// `clock_timestamp()`: the clock itself, never the start of the transaction.
 pub fn now() -> Timestamp {
-    // SAFETY: no preconditions.
-    unsafe { pg_sys::GetCurrentTimestamp() }
+    raw::GetCurrentTimestamp()
 }
 
 /// A `timestamptz` for SQL, infinity among them.
@@ -131,8 +130,7 @@ pub fn timestamptz(timestamp: Timestamp) -> TimestampWithTimeZone {
 
 /// True between BEGIN and COMMIT, where the client may stay away for as long as it likes.
 pub fn in_transaction_block() -> bool {
-    // SAFETY: no preconditions.
-    unsafe { pg_sys::IsTransactionBlock() }
+    raw::IsTransactionBlock()
 }
 
 /// Is the client's statement, outside of a transaction block, nothing but this function call? Then the transaction ends when
@@ -146,42 +144,53 @@ pub fn is_whole_statement(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     unsafe {
         let call = (*(*fcinfo).flinfo).fn_expr;
         let portal = pg_sys::ActivePortal;
-        if call.is_null() || portal.is_null() || pg_sys::list_length((*portal).stmts) != 1 {
+        if call.is_null() || portal.is_null() {
             return false;
         }
         // The client's own portal has no name; those of cursors in functions have one.
         if (*portal).name.is_null() || *(*portal).name != 0 {
             return false;
         }
-        let statement = pg_sys::list_nth((*portal).stmts, 0).cast::<pg_sys::PlannedStmt>();
-        let plan = (*statement).planTree;
+        let Some(statement) = only::<pg_sys::PlannedStmt>((*portal).stmts) else {
+            return false;
+        };
+        let plan = statement.planTree;
         if plan.is_null()
             || (*plan).type_ != pg_sys::NodeTag::T_Result
             || !(*plan).lefttree.is_null()
-            || pg_sys::list_length((*plan).targetlist) != 1
         {
             return false;
         }
-        let entry = pg_sys::list_nth((*plan).targetlist, 0).cast::<pg_sys::TargetEntry>();
-        (*entry).expr.cast::<pg_sys::Node>() == call
+        only::<pg_sys::TargetEntry>((*plan).targetlist)
+            .is_some_and(|entry| entry.expr.cast::<pg_sys::Node>() == call)
+    }
+}
+
+/// The element of a list that has no other.
+///
+/// # Safety
+///
+/// The list is null or one of pointers to `T`, and lives as long as the result is used.
+unsafe fn only<'a, T>(list: *const pg_sys::List) -> Option<&'a T> {
+    // SAFETY: the caller's word.
+    unsafe {
+        let list = list.as_ref().filter(|list| list.length == 1)?;
+        (*list.elements).ptr_value.cast::<T>().as_ref()
     }
 }
 
 /// 1 outside of savepoints, one more in each.
 pub fn nest_level() -> i32 {
-    // SAFETY: no preconditions.
-    unsafe { pg_sys::GetCurrentTransactionNestLevel() }
+    raw::GetCurrentTransactionNestLevel()
 }
 
 /// What a parallel worker would do to a lease is lost with it. Our functions are marked for that, but not a wrapper of a user's.
 pub fn refuse_in_parallel(function: &'static str) -> Result<()> {
-    // SAFETY: no preconditions.
-    if unsafe { pg_sys::IsInParallelMode() } { Err(Error::Parallel { function }) } else { Ok(()) }
+    if raw::IsInParallelMode() { Err(Error::Parallel { function }) } else { Ok(()) }
 }
 
 pub fn is_standby() -> bool {
-    // SAFETY: no preconditions.
-    unsafe { pg_sys::RecoveryInProgress() }
+    raw::RecoveryInProgress()
 }
 
 /// A standby's answer would be old, so there it is an error.
@@ -252,8 +261,7 @@ pub fn is_in_progress(xid: pg_sys::TransactionId) -> bool {
 }
 
 pub fn is_mine(xid: pg_sys::TransactionId) -> bool {
-    // SAFETY: no preconditions.
-    unsafe { pg_sys::TransactionIdIsCurrentTransactionId(xid) }
+    raw::TransactionIdIsCurrentTransactionId(xid)
 }
 
 /// What was written becomes visible to the commands that follow in this transaction.
@@ -314,8 +322,7 @@ pub fn statement_start(pid: i32) -> Option<Timestamp> {
 
 /// Has this transaction written anything, or locked a row or, where there may be standbys, a table exclusively?
 pub fn has_transaction_id() -> bool {
-    // SAFETY: reads this process's own state.
-    unsafe { pg_sys::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId }
+    raw::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId
 }
 
 /// The end of what this transaction logged last, zero for nothing.

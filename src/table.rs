@@ -10,7 +10,7 @@
 
 use crate::error::Result;
 use crate::known::{self, Spec};
-use crate::{pg, text};
+use crate::{pg, raw, text};
 use pgrx::prelude::*;
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -91,17 +91,12 @@ impl Table {
     fn open_with(spec: &Spec, mode: u32) -> Result<Self> {
         let relation = loop {
             let (table, _) = spec.oids()?;
-            // SAFETY: gives null for what was dropped while we waited for its lock. As try_table_open does it, but for one look into the
-            // catalog.
-            unsafe {
-                pg_sys::LockRelationOid(table, mode as pg_sys::LOCKMODE);
-                let relation = pg_sys::RelationIdGetRelation(table);
-                if !relation.is_null() {
-                    pg_sys::pgstat_init_relation(relation);
-                    break relation;
-                }
-                pg_sys::UnlockRelationOid(table, mode as pg_sys::LOCKMODE);
+            let relation = raw::open_table(table, mode as pg_sys::LOCKMODE);
+            if !relation.is_null() {
+                break relation;
             }
+            // SAFETY: locked by us.
+            unsafe { pg_sys::UnlockRelationOid(table, mode as pg_sys::LOCKMODE) };
             known::forget();
         };
         spec.verify(relation)?;
@@ -158,31 +153,10 @@ impl Table {
             ..Default::default()
         };
         let block = block(tid);
-        let mut tuple = pg_sys::HeapTupleData::default();
         let mut tid = tid;
-        // SAFETY: the table is open and locked, so that it is not truncated after we asked for its size. The page is
-        // pinned and locked while we look, and the tuple is copied before it is let go.
-        let copy = unsafe {
-            let main = pg_sys::ForkNumber::MAIN_FORKNUM;
-            if block >= pg_sys::RelationGetNumberOfBlocksInFork(self.relation, main) {
-                return None;
-            }
-            let buffer = pg_sys::ReadBuffer(self.relation, block);
-            pg_sys::heap_page_prune_opt(self.relation, buffer);
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as c_int);
-            let is_there = pg_sys::heap_hot_search_buffer(
-                &mut tid,
-                self.relation,
-                buffer,
-                &mut snapshot,
-                &mut tuple,
-                std::ptr::null_mut(),
-                true,
-            );
-            let copy = is_there.then(|| Tuple(pg_sys::heap_copytuple(&mut tuple)));
-            pg_sys::UnlockReleaseBuffer(buffer);
-            copy
-        };
+        // SAFETY: the table is open and locked.
+        let copy = unsafe { raw::copy_version(self.relation, block, &mut tid, &mut snapshot) };
+        let copy = (!copy.is_null()).then_some(Tuple(copy));
         let is_quiet = valid(snapshot.xmin).is_none() && valid(snapshot.xmax).is_none();
         copy.filter(|tuple| is_quiet && self.has_key(tuple, key))
     }
@@ -213,8 +187,7 @@ impl Table {
         // SAFETY: the table has been locked since the version was seen, so that its page is there. The page is pinned and locked
         // while we look.
         unsafe {
-            let buffer = pg_sys::ReadBuffer(self.relation, block(place));
-            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as c_int);
+            let buffer = raw::lock_page(self.relation, block(place));
             let page = pg_sys::BufferGetPage(buffer);
             let item = pg_sys::PageGetItemId(page, place.ip_posid);
             let is_there = place.ip_posid <= pg_sys::PageGetMaxOffsetNumber(page)
@@ -225,7 +198,7 @@ impl Table {
                     header.t_choice.t_heap.t_xmin == version.writer
                         && header.t_infomask & pg_sys::HEAP_XMAX_INVALID as u16 != 0
                 };
-            pg_sys::UnlockReleaseBuffer(buffer);
+            raw::UnlockReleaseBuffer(buffer);
             is_there
         }
     }
@@ -236,7 +209,7 @@ impl Table {
         let mut null = false;
         // SAFETY: a tuple of this table, whose key column is a text that is never null, compressed or out of line.
         unsafe {
-            let datum = pg_sys::SPI_getbinval(
+            let datum = raw::SPI_getbinval(
                 tuple.0,
                 (*self.relation).rd_att,
                 c_int::from(self.key[0]),
@@ -504,7 +477,7 @@ impl Table {
         let mut nulls = [true; N];
         // SAFETY: N is the number of the table's columns.
         unsafe {
-            pg_sys::heap_deform_tuple(
+            raw::heap_deform_tuple(
                 row.0,
                 (*self.relation).rd_att,
                 datums.as_mut_ptr(),
@@ -543,7 +516,7 @@ impl Drop for Tuple {
     fn drop(&mut self) {
         // SAFETY: allocated by heap_copytuple, and freed once. The memory context it came from is that of the function
         // call or of the commit, which outlive it.
-        unsafe { pg_sys::heap_freetuple(self.0) };
+        unsafe { raw::heap_freetuple(self.0) };
     }
 }
 

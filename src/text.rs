@@ -1,6 +1,7 @@
 //! Texts between the server, whose encoding is the database's, and Rust, whose strings are UTF-8.
 
 use crate::error::{Error, Result};
+use crate::raw;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -31,8 +32,7 @@ pub fn string(chars: *const c_char) -> String {
 }
 
 fn encoding() -> pg_sys::pg_enc::Type {
-    // SAFETY: set once, when the backend connects.
-    unsafe { pg_sys::GetDatabaseEncoding() as pg_sys::pg_enc::Type }
+    raw::GetDatabaseEncoding() as pg_sys::pg_enc::Type
 }
 
 /// Rust's strings are UTF-8, the server's are in the encoding of the database. SQL_ASCII is any bytes.
