@@ -1,8 +1,9 @@
 //! Grant, extend, release, complete: lock, then read the clock, then decide, then write.
 
+use crate::acts::Pending;
 use crate::announce::{Event, announce};
 use crate::error::{Error, Result};
-use crate::fence::{self, Pending};
+use crate::fence;
 use crate::line::{self, Look};
 use crate::pg;
 use crate::policy::{self, Acquire};

@@ -14,7 +14,8 @@
 //! | `watch` | since when this session has seen a lease as it is | |
 //! | `announce` | opt-in notifications | `pg` |
 //! | `tenure` | leases that are bound to their session | `referee`, `line` |
-//! | `fence` | what this transaction does under which tokens; the check at the statement and before the commit | `policy`, `store`, `referee` |
+//! | `acts` | what this transaction has done under which tokens, savepoint by savepoint | |
+//! | `fence` | the check of those tokens at the statement and before the commit | `acts`, `policy`, `store`, `referee` |
 //! | `trigger` | `fence_check()`: the trigger's protocol | `fence` |
 //! | `observe` | the highest tokens seen of other systems, checked in the same two places | `table`, `referee` |
 //! | `checkpoint`, `once` | progress and once-only markers | `fence`, `table`, `referee` |
@@ -46,6 +47,8 @@
 //! *Two checks.* Every fenced write is checked when it happens, and once more under the lock between the last statement and the
 //! commit (`fence` has the reason why this is enough).
 
+#[forbid(unsafe_code)]
+mod acts;
 #[forbid(unsafe_code)]
 mod admin;
 #[forbid(unsafe_code)]
@@ -139,7 +142,7 @@ fn before_commit(prepare: bool) {
 
 fn forget(committed: bool) {
     observe::forget();
-    fence::forget();
+    acts::forget();
     written::transaction_ended();
     tenure::transaction_ended(committed);
     line::transaction_ended(committed);
@@ -154,14 +157,14 @@ fn savepoint_rolled_back(level: i32) {
     written::savepoint_rolled_back(level);
     tenure::savepoint_rolled_back(level);
     observe::savepoint_rolled_back(level);
-    fence::savepoint_rolled_back(level);
+    acts::savepoint_rolled_back(level);
 }
 
 fn savepoint_released(level: i32) {
     written::savepoint_released(level);
     tenure::savepoint_released(level);
     observe::savepoint_released(level);
-    fence::savepoint_released(level);
+    acts::savepoint_released(level);
 }
 
 #[cfg(any(test, feature = "pg_test"))]
