@@ -156,7 +156,7 @@ impl Table {
         let mut tid = tid;
         // SAFETY: the table is open and locked.
         let copy = unsafe { raw::copy_version(self.relation, block, &mut tid, &mut snapshot) };
-        let copy = (!copy.is_null()).then_some(Tuple(copy));
+        let copy = (!copy.is_null()).then(|| Tuple(copy));
         let is_quiet = valid(snapshot.xmin).is_none() && valid(snapshot.xmax).is_none();
         copy.filter(|tuple| is_quiet && self.has_key(tuple, key))
     }
