@@ -122,31 +122,36 @@ type Granted<'a> = (&'a Op, i64);
 type Pairs<'a> = HashMap<(&'a str, &'a str), (Granted<'a>, Granted<'a>)>;
 
 struct Line<'a> {
-    /// The calls of each backend, by their starts.
-    calls: BTreeMap<i32, Vec<Granted<'a>>>,
+    /// All calls of each backend, by their starts, with the token of those that waited and were granted one. A backend has one at a time, and the
+    /// system gives its number away again: so a call that nobody heard the end of lasts until the next one at most.
+    calls: BTreeMap<i32, Vec<(&'a Op, Option<i64>)>>,
     grants: usize,
 }
 
 impl<'a> Line<'a> {
-    /// Only of calls that were granted a lease, heard or not.
     fn of(facts: &Facts<'a>) -> Self {
         let mut line = Self { calls: BTreeMap::new(), grants: 0 };
         for op in &facts.history.ops {
-            let Call::Acquire { wait: 1.., .. } = op.call else { continue };
-            let heard = op.answer();
-            if let Some(token) = heard.or_else(|| Some(facts.granted.get(op.id.as_str())?.0)) {
-                line.calls.entry(op.backend).or_default().push((op, token));
-                line.grants += 1;
-            }
+            let token = match op.call {
+                // Heard or not.
+                Call::Acquire { wait: 1.., .. } => {
+                    op.answer().or_else(|| Some(facts.granted.get(op.id.as_str())?.0))
+                }
+                _ => None,
+            };
+            line.calls.entry(op.backend).or_default().push((op, token));
+            line.grants += usize::from(token.is_some());
         }
+        line.calls.values_mut().for_each(|calls| calls.sort_by_key(|(op, _)| op.start));
         line
     }
 
-    /// The call that the backend was in at that time: it had begun before, and was decided after.
+    /// The call that the backend was in at that time, if it was granted a lease: it had begun before, and was decided after.
     fn call(&self, seen: &Seen, backend: i32) -> Option<Granted<'a>> {
         let calls = self.calls.get(&backend)?;
         let last = calls.partition_point(|(op, _)| op.start <= seen.start).checked_sub(1)?;
-        (calls[last].0.until() >= seen.end).then_some(calls[last])
+        let (op, token) = calls[last];
+        Some((op, token?)).filter(|_| op.until() >= seen.end)
     }
 
     fn pair(&self, seen: &Seen, first: i32, second: i32, pairs: &mut Pairs<'a>) {

@@ -16,7 +16,7 @@ fn op(id: &str, start: Micros, call: Call, answer: Option<i64>) -> Op {
     let outcome = Outcome::Ok { answer };
     Op {
         id: id.to_owned(),
-        backend: 1,
+        backend: 9,
         start,
         end: Some(start + 1_000),
         call,
@@ -71,7 +71,7 @@ fn right() -> History {
     for (id, end) in [("g", 2 * SECOND), ("h", 3 * SECOND + 2_000)] {
         find(&mut ops, id).end = Some(end);
     }
-    find(&mut ops, "h").backend = 2;
+    (find(&mut ops, "g").backend, find(&mut ops, "h").backend) = (1, 2);
     ops.sort_by_key(|op| op.start);
     let changes = [
         vec![granted("a", "set", 1)],
@@ -319,6 +319,34 @@ fn a_key_with_two_effects_or_none_is_found() {
         history.last.effects.push(("k".to_owned(), "e".to_owned()));
     };
     assert_eq!(wrong(twice), [ONCE]);
+}
+
+/// The number of a process that ended long ago may be another's.
+#[test]
+fn a_backend_is_in_its_last_call_only() {
+    let reused = |history: &mut History| {
+        find(&mut history.ops, "h").backend = 3;
+        let mut open = acquire("y", -5 * SECOND, "line", SECOND, None);
+        (open.backend, open.end, open.outcome) = (2, None, Outcome::Unknown);
+        let mut other = acquire("x", SECOND, "line", SECOND, None);
+        (other.backend, other.end, other.outcome) = (2, None, Outcome::Unknown);
+        history.ops.splice(0..0, [open]);
+        history.ops.push(other);
+        history.ops.sort_by_key(|op| op.start);
+        // It was granted the lease before the two that stand in line later.
+        history.ops.retain(|op| op.id != "g2");
+        answers(history, "g", Some(7));
+        answers(history, "h", Some(8));
+        for commit in &mut history.commits {
+            match commit.changes[0] {
+                Change::Lease { token: ref mut token @ 5..=6, .. } => *token += 2,
+                _ => {}
+            }
+        }
+        let changes = vec![granted("y", "line", 5)];
+        history.commits.insert(7, Commit { server: 0, lsn: 7, kept: true, changes });
+    };
+    assert_eq!(wrong(reused), [""; 0]);
 }
 
 #[test]
