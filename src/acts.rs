@@ -28,6 +28,8 @@ pub struct Entry {
     pub shown: bool,
     /// A write was allowed under the token, or may have happened, so the commit must check it.
     pub wrote: bool,
+    /// That was a statement on a table with a fence.
+    pub wrote_table: bool,
     /// Nobody can be granted the lease before this transaction ends: no second check.
     pub settled: bool,
     pub pending: Option<Pending>,
@@ -124,6 +126,7 @@ impl Transaction {
                 hold: false,
                 shown: false,
                 wrote: false,
+                wrote_table: false,
                 settled: false,
                 pending: None,
                 seen: None,

@@ -95,7 +95,7 @@ pub fn writers() -> Result<Vec<Writing>> {
                 name: name.clone(),
                 pid: writer.pid,
                 token: writer.token,
-                superseded: !row.lease.is_current(writer.token),
+                superseded: row.lease.has_superseded(writer.token),
             });
         }
     });
@@ -139,23 +139,26 @@ fn may_see(row: &Row) -> bool {
 /// for its holder; without, for administrators, and then also the session whose open transaction is changing the lease itself.
 pub fn evict(name: Label, token: Option<Token>) -> Result<Vec<i32>> {
     let hash = referee::hash(name);
+    // Before the row: who writes under a token that is granted meanwhile is not among them.
+    let mut writers = referee::writers();
     let leases = Leases::open_for_reading()?;
+    let found = leases.find(name, hash);
     if let Some(token) = token {
         fence::check(&leases, name, hash, token)?;
+        fence::refuse_contested(&found, name, token)?;
     }
-    let found = leases.find(name, hash);
     leases.close();
     if found.row.as_ref().is_some_and(Row::is_mine) {
         return Err(Error::EvictUncommitted);
     }
-    let is_stale = |writer: &Writer| {
-        writer.is_of(hash) && !found.lease().is_some_and(|lease| lease.is_current(writer.token))
-    };
-    let mut pids: Vec<i32> = referee::writers()
-        .iter()
-        .filter(|writer| is_stale(writer))
-        .filter_map(|writer| writer.pid)
-        .collect();
+    let has_superseded = |token| found.lease().is_none_or(|lease| lease.has_superseded(token));
+    writers.retain(|writer| writer.is_of(hash) && has_superseded(writer.token));
+    if !writers.is_empty() {
+        // Some may have ended since, and do other things.
+        let now = referee::writers();
+        writers.retain(|writer| now.contains(writer));
+    }
+    let mut pids: Vec<i32> = writers.iter().filter_map(|writer| writer.pid).collect();
     if let (None, Some(change)) = (token, &found.busy) {
         pids.extend(pg::backend_of(change.by));
     }

@@ -3,8 +3,8 @@
 //!
 //! # Why the check at the commit is enough
 //!
-//! A transaction that wrote under token t, or has declared t and written to tables without a fence only, takes RowShare on the lease's tag before
-//! it commits and reads the row again.
+//! A transaction that wrote under token t, or has declared t and written to tables without a fence only, takes RowShare on the lease's tag
+//! before it commits and reads the row again.
 //! A grant takes Exclusive on it while it writes the row. So either the grant comes after the commit and everybody who holds the new
 //! token sees the write; or the grant was first, then its row is there to be seen, committed or not, and the transaction
 //! aborts.
@@ -22,7 +22,7 @@ use crate::line;
 use crate::policy::{self, Lease, Write};
 use crate::referee::{self, Mode, NameHash, Tag};
 use crate::settings;
-use crate::store::{Leases, Row, Sighting};
+use crate::store::{Found, Leases, Row, Sighting};
 use crate::types::{Label, Timestamp, Token};
 use crate::{catalog, pg, tenure, text, written};
 
@@ -47,7 +47,7 @@ pub fn carry_for_update(name: Label, token: Token) -> Result<Option<Token>> {
     show(name, hash, token)?;
     let leases = Leases::open()?;
     let seen = check(&leases, name, hash, token)?;
-    register(&leases, name, hash, token, hold, seen)?;
+    register(&leases, name, hash, token, hold, true, seen)?;
     leases.close();
     carry(name, Some((token, hold)));
     Ok(before.map(|(token, _)| token))
@@ -153,12 +153,13 @@ pub fn check(
     Ok(leases.sighting(&found))
 }
 
-/// A write under a token that the transaction has not declared: checked, and registered.
-pub fn write_undeclared(name: Label, hash: NameHash, token: Token) -> Result<()> {
+/// A write under a token that the transaction may not have declared, to a table with a fence or to our own: checked, and registered.
+pub fn write_undeclared(name: Label, hash: NameHash, token: Token, is_table: bool) -> Result<()> {
     show(name, hash, token)?;
+    let hold = carried(name, hash).is_some_and(|(carried, hold)| hold && carried == token);
     let leases = Leases::open()?;
     let seen = check(&leases, name, hash, token)?;
-    register(&leases, name, hash, token, false, seen)?;
+    register(&leases, name, hash, token, hold, is_table, seen)?;
     leases.close();
     Ok(())
 }
@@ -169,7 +170,7 @@ pub fn write(name: Label, hash: NameHash, token: Token, hold: bool) -> Result<()
         let mut entries = t.of_name(name, hash).map(|i| &t.entries[i]);
         entries.find(|e| e.token == token).and_then(|e| e.seen)
     });
-    let leases = if seen.is_some() { Leases::open_again()? } else { Leases::open()? };
+    let leases = Leases::open()?;
     let (lease, seen) = match seen.filter(|seen| leases.is_unchanged(seen)) {
         Some(seen) => (Some(seen.lease), None),
         None => {
@@ -178,7 +179,7 @@ pub fn write(name: Label, hash: NameHash, token: Token, hold: bool) -> Result<()
         }
     };
     verdict(name, token, overlay(name, hash, lease.as_ref()).as_ref(), false)?;
-    register(&leases, name, hash, token, hold, seen)?;
+    register(&leases, name, hash, token, hold, true, seen)?;
     leases.close();
     Ok(())
 }
@@ -190,6 +191,15 @@ fn verdict(name: Label, token: Token, lease: Option<&Lease>, at_commit: bool) ->
         Write::Expired => {
             Err(Error::Expired { lease: name.to_string(), given: token, at_commit, table: None })
         }
+    }
+}
+
+/// Is somebody about to take the lease away?
+pub fn refuse_contested(found: &Found, name: Label, token: Token) -> Result<()> {
+    if found.is_contested(token) {
+        Err(stale(name, token, Stale::Contested, false))
+    } else {
+        Ok(())
     }
 }
 
@@ -223,11 +233,13 @@ fn register(
     hash: NameHash,
     token: Token,
     hold: bool,
+    is_table: bool,
     seen: Option<Sighting>,
 ) -> Result<()> {
     let (known, checked) = with(|t| {
         let entry = t.of_name(name, hash).map(|i| &t.entries[i]).find(|e| e.token == token);
-        (entry.is_some_and(|e| e.wrote && !e.settled), t.checked)
+        let is_known = |e: &Entry| e.is_to_be_checked() && (e.wrote_table || !is_table);
+        (entry.is_some_and(is_known), t.checked)
     });
     if hold || checked {
         referee::hold(hash)?;
@@ -237,6 +249,7 @@ fn register(
         with(|t| {
             t.edit(name, hash, token, |entry| {
                 entry.wrote = true;
+                entry.wrote_table |= is_table;
                 entry.settled = false;
                 entry.seen = seen.or(entry.seen);
             });
@@ -266,12 +279,12 @@ pub fn settled(name: Label, hash: NameHash, token: Token) {
 
 /// Before the commit: under the locks that grants respect, is every token still current? And write what was put off.
 ///
-/// Of a table without a fence we hear nothing. So where nothing else was written, all tokens that were declared are asked for.
+/// Of a table without a fence we hear nothing. So where anything was written, and no statement was for a table with a fence, all tokens that were
+/// declared are asked for.
 pub fn before_commit(prepare: bool) -> Result<()> {
     let mut due: Vec<Entry> = with(|t| {
-        let only_declared =
-            t.entries.iter().any(|e| e.declared) && !t.entries.iter().any(|e| e.wrote);
-        if only_declared && written::anything() {
+        let is_any_unsure = t.entries.iter().any(|e| e.declared && !e.wrote);
+        if is_any_unsure && !t.entries.iter().any(|e| e.wrote_table) && written::anything() {
             t.entries.iter_mut().filter(|e| e.declared).for_each(|e| e.wrote = true);
         }
         t.entries.iter().filter(|e| e.is_to_be_checked() || e.pending.is_some()).cloned().collect()
@@ -285,8 +298,7 @@ pub fn before_commit(prepare: bool) -> Result<()> {
     }
     // In one order everywhere, so that two commits never wait for each other.
     due.sort_by_key(|entry| (entry.hash, entry.token));
-    let is_open = due.iter().all(|entry| entry.seen.is_some() && entry.pending.is_none());
-    let leases = if is_open { Leases::open_again()? } else { Leases::open()? };
+    let leases = Leases::open()?;
     due.iter().try_for_each(|entry| settle(&leases, entry, prepare))?;
     leases.close();
     Ok(())

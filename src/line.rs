@@ -72,7 +72,7 @@ pub fn stand<T>(
             }
         }
     };
-    referee::unlock_inherited(tag, Mode::Exclusive);
+    referee::unlock(tag, Mode::Exclusive);
     Ok(answer)
 }
 

@@ -179,6 +179,26 @@ unsafe fn only<'a, T>(list: *const pg_sys::List) -> Option<&'a T> {
     }
 }
 
+/// Runs `f` with the locks that it takes or gives back being those of the transaction, or the savepoint, as what we remember is. A function that
+/// a cursor calls has locks that are the cursor's, which a savepoint that it fails in takes with it.
+pub fn as_transaction<T>(f: impl FnOnce() -> T) -> T {
+    struct PutBack(pg_sys::ResourceOwner);
+    impl Drop for PutBack {
+        fn drop(&mut self) {
+            // SAFETY: the caller's, which is there while we run.
+            unsafe { pg_sys::CurrentResourceOwner = self.0 };
+        }
+    }
+    // SAFETY: there is a transaction, and it has an owner. An error comes as a panic, so that the owner is put back before anybody
+    // handles it.
+    let _put_back = unsafe {
+        let before = PutBack(pg_sys::CurrentResourceOwner);
+        pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;
+        before
+    };
+    f()
+}
+
 /// 1 outside of savepoints, one more in each.
 pub fn nest_level() -> i32 {
     raw::GetCurrentTransactionNestLevel()
@@ -323,6 +343,17 @@ pub fn statement_start(pid: i32) -> Option<Timestamp> {
 /// Has this transaction written anything, or locked a row or, where there may be standbys, a table exclusively?
 pub fn has_transaction_id() -> bool {
     raw::GetTopTransactionIdIfAny() != pg_sys::InvalidTransactionId
+}
+
+/// The number of the present command. It rises after each that wrote a row, in whatever table.
+pub fn command() -> pg_sys::CommandId {
+    raw::GetCurrentCommandId(false)
+}
+
+/// Is no statement running, but one of those that begin and end transactions and savepoints?
+pub fn is_between_statements() -> bool {
+    // SAFETY: reads a variable.
+    unsafe { pg_sys::ActivePortal.is_null() }
 }
 
 /// The end of what this transaction logged last, zero for nothing.

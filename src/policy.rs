@@ -98,6 +98,11 @@ impl Lease {
     pub fn is_current(&self, token: Token) -> bool {
         self.token == token && self.expires_at.is_some()
     }
+
+    /// Was `token` the one, and is no more? A higher one is of a grant that is being made.
+    pub fn has_superseded(&self, token: Token) -> bool {
+        token <= self.token && !self.is_current(token)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +226,15 @@ mod tests {
             pause: 0,
             session: None,
         }
+    }
+
+    #[test]
+    fn a_higher_token_is_of_a_grant_that_is_being_made() {
+        let lease = held(5, 0, 10);
+        assert!(lease.has_superseded(Token(4)));
+        assert!(!lease.has_superseded(Token(5)) && !lease.has_superseded(Token(6)));
+        let ended = Lease { expires_at: None, ..lease };
+        assert!(ended.has_superseded(Token(5)) && !ended.has_superseded(Token(6)));
     }
 
     #[test]

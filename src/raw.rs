@@ -1,11 +1,13 @@
 //! The server's functions without the guard that pgrx puts around each of its calls. It takes some 100 instructions, to keep the place to
 //! come back to after an error. Here are functions that raise none, and several that belong together, behind one guard.
 
+use crate::pg;
 use pgrx::prelude::*;
 use std::ffi::c_int;
 
 // These raise no error. They read the process's own state, or a tuple that the caller has.
 unsafe extern "C-unwind" {
+    pub safe fn GetCurrentCommandId(used: bool) -> pg_sys::CommandId;
     pub safe fn GetCurrentTimestamp() -> pg_sys::TimestampTz;
     pub safe fn GetCurrentTransactionNestLevel() -> c_int;
     pub safe fn GetDatabaseEncoding() -> c_int;
@@ -56,14 +58,17 @@ unsafe extern "C-unwind" {
 }
 
 const SHARE: c_int = pg_sys::BUFFER_LOCK_SHARE as c_int;
+const MAIN: pg_sys::ForkNumber::Type = pg_sys::ForkNumber::MAIN_FORKNUM;
 
 /// Locks a table and opens it; null for one that was dropped while we waited, which is locked then as well. As try_table_open does it,
 /// but for one look into the catalog.
 pub fn open_table(table: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> pg_sys::Relation {
-    // SAFETY: a guard around calls that leave nothing to be dropped.
+    // SAFETY: guards around calls that leave nothing to be dropped.
     unsafe {
+        pg::as_transaction(|| {
+            pg_sys::ffi::pg_guard_ffi_boundary(|| LockRelationOid(table, mode));
+        });
         pg_sys::ffi::pg_guard_ffi_boundary(|| {
-            LockRelationOid(table, mode);
             let relation = RelationIdGetRelation(table);
             if !relation.is_null() {
                 pgstat_init_relation(relation);
@@ -73,15 +78,18 @@ pub fn open_table(table: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> pg_sys::Relatio
     }
 }
 
-/// A page, pinned and locked for reading, until [`UnlockReleaseBuffer`].
+/// A page, pinned and locked for reading, until [`UnlockReleaseBuffer`]; zero if the table has no such page.
 ///
 /// # Safety
 ///
-/// The table is open, and has the page.
+/// The table is open and locked, so that it is not truncated after we asked for its size.
 pub unsafe fn lock_page(relation: pg_sys::Relation, block: pg_sys::BlockNumber) -> pg_sys::Buffer {
     // SAFETY: a guard around calls that leave nothing to be dropped.
     unsafe {
         pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            if block >= RelationGetNumberOfBlocksInFork(relation, MAIN) {
+                return pg_sys::InvalidBuffer as pg_sys::Buffer;
+            }
             let buffer = ReadBuffer(relation, block);
             LockBuffer(buffer, SHARE);
             buffer
@@ -105,8 +113,7 @@ pub unsafe fn copy_version(
     // is let go.
     unsafe {
         pg_sys::ffi::pg_guard_ffi_boundary(|| {
-            let main = pg_sys::ForkNumber::MAIN_FORKNUM;
-            if block >= RelationGetNumberOfBlocksInFork(relation, main) {
+            if block >= RelationGetNumberOfBlocksInFork(relation, MAIN) {
                 return std::ptr::null_mut();
             }
             let buffer = ReadBuffer(relation, block);

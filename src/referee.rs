@@ -171,7 +171,7 @@ fn purpose(tag: &pg_sys::LOCKTAG) -> Option<u16> {
 
 fn acquire(tag: Tag, mode: Mode, wait: bool) -> Result<bool> {
     // SAFETY: the tag outlives the call. Errors (deadlock, cancel, lock_timeout) come as the server's.
-    let result = unsafe {
+    let result = pg::as_transaction(|| unsafe {
         pg_sys::LockAcquireExtended(
             &tag.0,
             mode.number(),
@@ -182,7 +182,7 @@ fn acquire(tag: Tag, mode: Mode, wait: bool) -> Result<bool> {
             #[cfg(feature = "pg18")]
             false,
         )
-    };
+    });
     if result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL {
         return Ok(true);
     }
@@ -201,18 +201,7 @@ pub fn try_lock(tag: Tag, mode: Mode) -> Result<bool> {
 
 pub fn unlock(tag: Tag, mode: Mode) {
     // SAFETY: the tag outlives the call; a lock that is not held would be a warning.
-    unsafe { pg_sys::LockRelease(&tag.0, mode.number(), false) };
-}
-
-/// The same for a lock that was taken in a savepoint which has been released since: it is the transaction's, or the savepoint's around it.
-pub fn unlock_inherited(tag: Tag, mode: Mode) {
-    // SAFETY: the resource owner is put back; releasing a lock raises no error.
-    unsafe {
-        let owner = pg_sys::CurrentResourceOwner;
-        pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;
-        unlock(tag, mode);
-        pg_sys::CurrentResourceOwner = owner;
-    }
+    pg::as_transaction(|| unsafe { pg_sys::LockRelease(&tag.0, mode.number(), false) });
 }
 
 /// The lock for a grant that does not wait in line: it waits while transactions that wrote under the lease are

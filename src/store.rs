@@ -156,22 +156,12 @@ impl Leases {
         Table::open(&TABLE).map(Leases)
     }
 
-    /// The same in a transaction, and a savepoint, that has had it open since a [`Sighting`].
-    pub fn open_again() -> Result<Self> {
-        Table::open_again(&TABLE).map(Leases)
-    }
-
     pub fn open_for_reading() -> Result<Self> {
         Table::open_for_reading(&TABLE).map(Leases)
     }
 
     pub fn close(self) {
         self.0.close();
-    }
-
-    /// The same, and gives the table's lock back, unless the transaction had it before: for who has only looked.
-    pub fn give_back(self) {
-        self.0.give_back();
     }
 
     pub fn find(&self, name: Label, hash: NameHash) -> Found {
@@ -184,7 +174,7 @@ impl Leases {
         Some(Sighting { lease: row.lease, version: self.0.version(&row.tuple) })
     }
 
-    /// Is the row still as it was seen, and nobody changing it? Only in the transaction, and the savepoint, that saw it.
+    /// Is the row still as it was seen, and nobody changing it? Only in the transaction that saw it.
     pub fn is_unchanged(&self, seen: &Sighting) -> bool {
         self.0.has(&seen.version)
             && (seen.lease.session.is_none() || tenure::is_alive(seen.lease.token))

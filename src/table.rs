@@ -15,9 +15,11 @@ use pgrx::prelude::*;
 use std::cell::Cell;
 use std::ffi::c_int;
 
-/// One of our tables, open. Its lock stays until the transaction ends, as for any statement.
+/// One of our tables, open and locked as for any statement.
 pub struct Table {
     relation: pg_sys::Relation,
+    mode: pg_sys::LOCKMODE,
+    wrote: Cell<bool>,
     index: pg_sys::Oid,
     key: [i16; 2],
     /// Where the row that was found last begins, in the words of the index.
@@ -77,45 +79,36 @@ impl Table {
         Self::open_with(spec, pg_sys::AccessShareLock)
     }
 
-    /// The same where the transaction has its lock from before.
-    pub fn open_again(spec: &Spec) -> Result<Self> {
-        let (table, index) = spec.oids()?;
-        // SAFETY: locked, so it is there; null sends us the long way all the same.
-        let relation = unsafe { pg_sys::RelationIdGetRelation(table) };
-        if relation.is_null() {
-            return Self::open(spec);
-        }
-        Ok(Table { relation, index, key: spec.key, root: Cell::new(None) })
-    }
-
     fn open_with(spec: &Spec, mode: u32) -> Result<Self> {
+        let mode = mode as pg_sys::LOCKMODE;
         let relation = loop {
             let (table, _) = spec.oids()?;
-            let relation = raw::open_table(table, mode as pg_sys::LOCKMODE);
+            let relation = raw::open_table(table, mode);
             if !relation.is_null() {
                 break relation;
             }
             // SAFETY: locked by us.
-            unsafe { pg_sys::UnlockRelationOid(table, mode as pg_sys::LOCKMODE) };
+            pg::as_transaction(|| unsafe { pg_sys::UnlockRelationOid(table, mode) });
             known::forget();
         };
         spec.verify(relation)?;
         // A concurrent REINDEX may have given the index another OID until the lock was taken.
         let (_, index) = spec.oids()?;
-        Ok(Table { relation, index, key: spec.key, root: Cell::new(None) })
+        let (wrote, root) = (Cell::new(false), Cell::new(None));
+        Ok(Table { relation, mode, wrote, index, key: spec.key, root })
     }
 
-    /// Closes it and gives its lock back.
-    pub fn give_back(self) {
-        // SAFETY: opened by us with this lock, by `open`.
-        unsafe {
-            pg_sys::table_close(self.relation, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
-        }
-    }
-
+    /// Its lock is kept if we have written to it, and given back otherwise: a client that stays away would keep maintenance of the table
+    /// waiting, and that everybody.
     pub fn close(self) {
-        // SAFETY: opened by us; the lock is kept.
-        unsafe { pg_sys::table_close(self.relation, pg_sys::NoLock as pg_sys::LOCKMODE) };
+        // SAFETY: opened by us with this lock.
+        unsafe {
+            let table = (*self.relation).rd_id;
+            pg_sys::table_close(self.relation, pg_sys::NoLock as pg_sys::LOCKMODE);
+            if !self.wrote.get() {
+                pg::as_transaction(|| pg_sys::UnlockRelationOid(table, self.mode));
+            }
+        }
     }
 
     /// The row of `key`, in the table's first index.
@@ -177,17 +170,19 @@ impl Table {
         unsafe { (*(*self.relation).rd_rel).relfilenode }
     }
 
-    /// Is this version there, and has nobody begun to change it? Whoever asks has had the table open since he saw it, in this transaction,
-    /// so that no place was given to another row of the same writer.
+    /// Is this version there, and has nobody begun to change it? Whoever asks has seen it in this transaction. Whoever wrote it was done with that by
+    /// then, so that its place has no other row of the same writer.
     pub fn has(&self, version: &Version) -> bool {
         let place = version.place;
         if self.file() != version.file {
             return false;
         }
-        // SAFETY: the table has been locked since the version was seen, so that its page is there. The page is pinned and locked
-        // while we look.
+        // SAFETY: the table is open and locked. The page is pinned and locked while we look.
         unsafe {
             let buffer = raw::lock_page(self.relation, block(place));
+            if buffer == pg_sys::InvalidBuffer as pg_sys::Buffer {
+                return false;
+            }
             let page = pg_sys::BufferGetPage(buffer);
             let item = pg_sys::PageGetItemId(page, place.ip_posid);
             let is_there = place.ip_posid <= pg_sys::PageGetMaxOffsetNumber(page)
@@ -366,6 +361,7 @@ impl Table {
     }
 
     pub fn insert<const N: usize>(&self, values: [Value; N]) {
+        self.wrote.set(true);
         let (mut datums, mut nulls) = split(values);
         // SAFETY: N is the number of the table's columns, their types are as in the install script.
         unsafe {
@@ -382,6 +378,7 @@ impl Table {
 
     /// Writes the given columns, counted from 1, of a row that nobody else is changing.
     pub fn update<const N: usize>(&self, row: &Tuple, columns: [i32; N], values: [Value; N]) {
+        self.wrote.set(true);
         let mut columns = columns;
         let (mut datums, mut nulls) = split(values);
         // SAFETY: the row is one of this table, the columns exist.
@@ -464,6 +461,7 @@ impl Table {
     }
 
     pub fn delete(&self, row: &Tuple) {
+        self.wrote.set(true);
         // SAFETY: the row is one of this table.
         unsafe {
             under_snapshot(|| pg_sys::CatalogTupleDelete(self.relation, &mut (*row.0).t_self));

@@ -1,25 +1,34 @@
 //! Does the transaction commit anything? What a rolled back savepoint has written does not count.
 //!
-//! A transaction id says that something was written, and stays when that is undone. So we remember up to where the write-ahead log of this
-//! session holds nothing but what was undone. In doubt, as after the clean-up of a page that was only read, the answer is yes.
+//! A transaction id says that something was written, and stays when that is undone. So where all that was written is undone, we remember up to where
+//! the write-ahead log of this session is undone, and which command came last: what is written from then on moves the one or the other. In doubt, as
+//! after the clean-up of a page that was only read, the answer is yes.
 
 use crate::pg;
 use std::cell::{Cell, RefCell};
 
 thread_local! {
-    /// All that this transaction has logged up to here is undone; zero for nothing.
-    static UNDONE: Cell<u64> = const { Cell::new(0) };
-    /// The savepoints that are open, by nesting level, and whether anything was written before each.
+    /// All that this transaction has logged up to here, and written before this command, is undone.
+    static UNDONE: Cell<Option<(u64, u32)>> = const { Cell::new(None) };
+    /// All of it has just been undone, and the savepoint begins anew.
+    static IS_BEING_UNDONE: Cell<bool> = const { Cell::new(false) };
+    /// The savepoints that are open, by nesting level, and whether anything may have been written before each.
     static SAVEPOINTS: RefCell<Vec<(i32, bool)>> = const { RefCell::new(Vec::new()) };
 }
 
 pub fn anything() -> bool {
-    let undone = UNDONE.get();
-    pg::has_transaction_id() && (undone == 0 || pg::last_logged() > undone)
+    let since = |(log, command)| pg::last_logged() > log || pg::command() > command;
+    pg::has_transaction_id() && UNDONE.get().is_none_or(since)
 }
 
 pub fn savepoint_begun(level: i32) {
-    let before = anything();
+    if IS_BEING_UNDONE.replace(false) {
+        // What failed may have written as this command.
+        pg::next_command();
+        UNDONE.set(Some((pg::last_logged(), pg::command())));
+    }
+    // The statement that a savepoint of a function is in may write afterwards what it has a command for already.
+    let before = !pg::is_between_statements() || anything();
     SAVEPOINTS.with(|savepoints| savepoints.borrow_mut().push((level, before)));
 }
 
@@ -28,9 +37,7 @@ pub fn savepoint_released(level: i32) {
 }
 
 pub fn savepoint_rolled_back(level: i32) {
-    if pop(level) == Some(false) {
-        UNDONE.set(pg::last_logged());
-    }
+    IS_BEING_UNDONE.set(pop(level) == Some(false));
 }
 
 fn pop(level: i32) -> Option<bool> {
@@ -42,6 +49,7 @@ fn pop(level: i32) -> Option<bool> {
 }
 
 pub fn transaction_ended() {
-    UNDONE.set(0);
+    UNDONE.set(None);
+    IS_BEING_UNDONE.set(false);
     SAVEPOINTS.with(|savepoints| savepoints.borrow_mut().clear());
 }

@@ -489,10 +489,12 @@ impl Model {
     fn commit(&self, who: usize) -> Option<Step> {
         let mut world = self.world.clone();
         let any = |which: fn(&Effect) -> bool| self.effects(who).iter().any(which);
-        let is_fenced = any(|e| matches!(e, Effect::Write { .. } | Effect::Checkpoint { .. }));
-        // Where nothing else was written, all tokens that were declared are asked for.
-        let is_elsewhere =
-            !is_fenced && any(|e| matches!(e, Effect::Grant { .. } | Effect::Once { .. }));
+        // Where nothing was written to a table with a fence, all tokens that were declared are asked for.
+        let is_fenced = any(|e| matches!(e, Effect::Write { .. }));
+        let is_elsewhere = !is_fenced
+            && any(|e| {
+                matches!(e, Effect::Checkpoint { .. } | Effect::Grant { .. } | Effect::Once { .. })
+            });
         let is_unsure = !is_fenced && self.open[who].as_ref().is_some_and(|t| t.undone);
         for effect in self.effects(who) {
             let is_late = |(name, token): (usize, i64)| {

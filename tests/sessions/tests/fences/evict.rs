@@ -334,3 +334,144 @@ async fn a_writer_is_seen_before_its_token_is_looked_at() {
         calling.await.unwrap().unwrap_or_else(|error| panic!("{call}: {error}"));
     }
 }
+
+/// Whom somebody is about to take the lease from is its holder no more, and the one who takes it is not stale.
+#[tokio::test]
+async fn a_predecessor_does_not_evict_who_is_taking_over() {
+    let db = Db::fresh().await;
+    db.watch.sql("CREATE TABLE plain (v int)").await.unwrap();
+    let [a, b] = db.sessions().await;
+    let t1 = a.acq("j", "A", "1 ms").await.granted();
+    db.expired("j").await;
+    b.sql("BEGIN").await.unwrap();
+    let t2 = b.acq("j", "B", "60 s").await.granted();
+    b.fence("j", t2).await.unwrap();
+    b.sql("INSERT INTO plain VALUES (1)").await.unwrap();
+    let superseded = "SELECT superseded FROM lease_writer WHERE name = 'j'";
+    assert_eq!(db.watch.list::<bool>(superseded, &[]).await, Ok(vec![false]));
+    a.evict("j", t1).await.refused(STALE);
+    b.commit().await.expect("nobody has ended it");
+    a.evict("j", t1).await.refused(STALE);
+    assert_eq!(b.is_current("j", t2).await, Ok(true));
+}
+
+/// A cursor whose function writes, and fails in a savepoint: what its first rows did is the transaction's.
+#[tokio::test]
+async fn a_cursor_that_fails_in_a_savepoint_leaves_its_earlier_rows_evictable() {
+    for hold in [false, true] {
+        let db = Db::fresh().await;
+        family(&db, Shape::Partitioned).await;
+        let [a, b] = db.sessions().await;
+        db.watch
+            .sql(
+                "INSERT INTO t VALUES (1, 0); SELECT fence_attach('t', 'j');
+                 CREATE FUNCTION step(token bigint, hold boolean, i int) RETURNS int LANGUAGE plpgsql AS $$
+                 BEGIN
+                     IF i = 2 THEN RAISE 'boom'; END IF;
+                     PERFORM lease_fence('j', token, hold);
+                     UPDATE t SET v = 666 WHERE id = 1;
+                     RETURN i;
+                 END $$",
+            )
+            .await
+            .unwrap();
+        let t1 = a.acq("j", "A", "300 ms").await.granted();
+        a.sql(&format!(
+            "BEGIN; DECLARE c CURSOR FOR SELECT step({t1}, {hold}, i) FROM generate_series(1, 3) i; FETCH c; SAVEPOINT s"
+        ))
+        .await
+        .unwrap();
+        a.sql("FETCH c").await.refused("P0001");
+        a.sql("ROLLBACK TO s").await.unwrap();
+        db.expired("j").await;
+        if hold {
+            b.acq("j", "B", "60 s").await.busy();
+            a.commit().await.expect("it holds the lease until it has ended");
+            assert_eq!(db.v("t", 1).await, 666);
+            continue;
+        }
+        let t2 = b.acq("j", "B", "60 s").await.granted();
+        assert_eq!(b.evict("j", t2).await, Ok(vec![a.pid()]));
+        db.gone(a.pid()).await;
+        b.sql("BEGIN").await.unwrap();
+        b.fence("j", t2).await.unwrap();
+        b.sql("UPDATE t SET v = 5 WHERE id = 1; COMMIT").await.unwrap();
+    }
+}
+
+/// The other way round: what a cursor did in a savepoint goes with it.
+#[tokio::test]
+async fn what_a_cursor_declared_in_a_savepoint_goes_with_it() {
+    let db = Db::fresh().await;
+    let [a, b] = db.sessions().await;
+    let t1 = a.acq("j", "A", "60 s").await.granted();
+    a.sql(&format!(
+        "BEGIN; DECLARE c CURSOR FOR SELECT lease_fence('j', {t1}); SAVEPOINT s; FETCH c"
+    ))
+    .await
+    .unwrap();
+    let writers = "SELECT writers FROM lease_status WHERE name = 'j'";
+    assert_eq!(b.one::<i64>(writers, &[]).await, Ok(1));
+    a.sql("ROLLBACK TO s").await.unwrap();
+    assert_eq!(b.one::<i64>(writers, &[]).await, Ok(0));
+    db.watch.force("j").await.unwrap();
+    let t2 = b.acq("j", "B", "60 s").await.granted();
+    assert_eq!(b.evict("j", t2).await, Ok(vec![]));
+    a.commit().await.unwrap();
+}
+
+/// VACUUM FULL and REINDEX of our tables do not wait for a client that stays away, and so nobody waits for them; afterwards it goes on, or is refused.
+#[tokio::test]
+async fn maintenance_of_our_tables_waits_for_no_frozen_writer() {
+    let db = Db::fresh().await;
+    family(&db, Shape::Partitioned).await;
+    db.watch
+        .sql("INSERT INTO t VALUES (1, 0); SELECT fence_attach('t', 'j', 'token')")
+        .await
+        .unwrap();
+    let [a, b, admin] = db.sessions().await;
+    admin.sql("SET lock_timeout = '20 s'").await.unwrap();
+    for work in [
+        "SELECT lease_fence('j', $1)",
+        "SELECT lease_fence('j', $1, hold => true)",
+        "UPDATE t SET v = v + 1, token = $1 WHERE id = 1",
+        "SELECT fenced_update('t', $1, '{\"id\": 1}', '{\"v\": 5}')",
+        "SELECT lease_extend('j', $1)",
+        "SELECT lease_is_current('j', $1)",
+        "SELECT lease_release('j', $1)",
+        "SELECT fence_observe('r', $1)",
+        "SELECT count(*) FROM lease_status WHERE token = $1",
+    ] {
+        for is_superseded in [false, true] {
+            let token = a.acq("j", "A", "60 s").await.granted();
+            a.sql("BEGIN").await.unwrap();
+            a.exec(work, &[&token]).await.unwrap_or_else(|error| panic!("{work}: {error}"));
+            for maintenance in [
+                "VACUUM FULL lock_ext.lease",
+                "REINDEX TABLE lock_ext.lease",
+                "VACUUM FULL lock_ext.observed_token",
+            ] {
+                admin
+                    .sql(maintenance)
+                    .await
+                    .unwrap_or_else(|error| panic!("{work}, {maintenance}: {error}"));
+            }
+            if is_superseded && !work.contains("release") {
+                db.watch.force("j").await.unwrap();
+                b.acq("j", "B", "60 s").await.granted();
+            }
+            let commit = a.commit().await;
+            let is_refused = is_superseded
+                && ["UPDATE", "SELECT fenced_update", "SELECT lease_extend"]
+                    .iter()
+                    .any(|start| work.starts_with(start));
+            let expected = if is_refused { Err(STALE) } else { Ok(()) };
+            assert_eq!(
+                commit.as_ref().map(|_| ()).map_err(|e| e.code.as_str()),
+                expected,
+                "{work}"
+            );
+            db.watch.force("j").await.unwrap();
+        }
+    }
+}

@@ -338,9 +338,8 @@ fn a_backend_is_in_its_last_call_only() {
         answers(history, "g", Some(7));
         answers(history, "h", Some(8));
         for commit in &mut history.commits {
-            match commit.changes[0] {
-                Change::Lease { token: ref mut token @ 5..=6, .. } => *token += 2,
-                _ => {}
+            if let Change::Lease { token: token @ 5..=6, .. } = &mut commit.changes[0] {
+                *token += 2;
             }
         }
         let changes = vec![granted("y", "line", 5)];
