@@ -29,8 +29,8 @@ CREATE OR REPLACE VIEW lease_session AS
      WHERE s.session_pid IS NOT NULL;
 
 COMMENT ON FUNCTION lease_fence(text, bigint, boolean) IS
-'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, also to a table without a fence, the COMMIT is refused; where something was written to fenced tables, it asks for the tokens of those writes only. Every write to a table that is fenced by the lease is checked when it happens as well.
-hold: from the first write to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
+'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, also to a table without a fence, the COMMIT is refused; where a statement was for a fenced table, it asks for the tokens of such statements only. Every write to a table that is fenced by the lease is checked when it happens as well.
+hold: from the first write to a fenced table, or the first checkpoint, to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
 Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: an entry of the lock table from here on, which blocks nobody, and after a write one while the transaction commits, which a grant waits for.';
 
 COMMENT ON FUNCTION lease_raise_token_floor(bigint) IS
@@ -44,3 +44,5 @@ COMMENT ON COLUMN lease_status.writers IS 'number of open transactions that have
 COMMENT ON VIEW lease_writer IS 'open transactions that have declared a token of a lease (lease_fence), or written under one; which leases as in lease_status';
 COMMENT ON COLUMN lease_writer.token IS 'fencing token that it has declared, or written under';
 COMMENT ON COLUMN lease_writer.superseded IS 'true if the token is no longer current: the transaction cannot commit what it writes';
+COMMENT ON FUNCTION lease_evict(text) IS
+'The same without a token, for administrators; ends also the session whose open transaction has acquired the lease, or ended it by force. Not for PUBLIC.';

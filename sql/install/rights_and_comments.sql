@@ -98,8 +98,8 @@ COMMENT ON FUNCTION lease_checkpoint(text) IS
 'The last checkpoint of a lease, or NULL if there is none. For members of the role that saved it and of the one that holds the lease (42501). Errors: 22004 for NULL, 22023, 22001. Locks: none.';
 
 COMMENT ON FUNCTION lease_fence(text, bigint, boolean) IS
-'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, also to a table without a fence, the COMMIT is refused; where something was written to fenced tables, it asks for the tokens of those writes only. Every write to a table that is fenced by the lease is checked when it happens as well.
-hold: from the first write to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
+'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, also to a table without a fence, the COMMIT is refused; where a statement was for a fenced table, it asks for the tokens of such statements only. Every write to a table that is fenced by the lease is checked when it happens as well.
+hold: from the first write to a fenced table, or the first checkpoint, to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
 Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: an entry of the lock table from here on, which blocks nobody, and after a write one while the transaction commits, which a grant waits for.';
 
 COMMENT ON FUNCTION fence_check() IS
@@ -137,7 +137,7 @@ COMMENT ON FUNCTION lease_evict(text, bigint) IS
 'For the present holder: ends the sessions whose open transactions have declared another token of the lease, or written under one, and gives their process ids. Such a transaction cannot commit what it writes, but it keeps its row locks until it ends.
 Errors: LX001 if the token is not current, 25001 if its grant is not committed, 22004 for NULL, 22023, 22001, 25006, 42501. Locks: none.';
 COMMENT ON FUNCTION lease_evict(text) IS
-'The same without a token, for administrators; ends also the session whose open transaction is acquiring, extending or ending the lease. Not for PUBLIC.';
+'The same without a token, for administrators; ends also the session whose open transaction has acquired the lease, or ended it by force. Not for PUBLIC.';
 COMMENT ON FUNCTION lease_force_release(text) IS
 'Ends the grant or the completion of a lease, whoever holds it: true if there was one. Its token is refused from then on. Not for PUBLIC. Errors: 22004 for NULL, 22023, 22001, 25006. Locks: as lease_release.';
 COMMENT ON FUNCTION lease_prune(interval) IS

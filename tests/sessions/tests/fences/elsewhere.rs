@@ -192,3 +192,25 @@ async fn a_checkpoint_of_another_lease_is_no_excuse() {
         }
     }
 }
+
+/// A checkpoint is a write: from it on the lease is held.
+#[tokio::test]
+async fn a_checkpoint_begins_the_hold() {
+    let db = Db::fresh().await;
+    let [a, b] = db.sessions().await;
+    for (hold, expected) in [(true, Ok(())), (false, Err(STALE))] {
+        let token = a.acq("j", "A", "300 ms").await.granted();
+        a.begin("READ COMMITTED").await;
+        if hold {
+            a.fence_and_hold("j", token).await.unwrap();
+        } else {
+            a.fence("j", token).await.unwrap();
+        }
+        a.cp("j", token, "1").await.unwrap();
+        db.expired("j").await;
+        let granted = b.acq("j", "B", "60 s").await.unwrap();
+        assert_eq!(granted.is_none(), hold);
+        let commit = a.commit().await;
+        assert_eq!(commit.as_ref().map(|_| ()).map_err(|e| e.code.as_str()), expected);
+    }
+}
