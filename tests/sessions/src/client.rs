@@ -15,6 +15,11 @@ pub type Reply = Result<String, String>;
 /// The code in a [`Reply`] when the connection is gone.
 pub const BROKEN: &str = PgError::CLOSED;
 
+/// Runs its arguments by `faketime -f` with the first one. Processes that were killed have left things behind under their number, which stop the next one
+/// that is given it.
+pub const FAKETIME: &str =
+    r#"rm -f /dev/shm/sem.faketime_sem_$$ /dev/shm/faketime_shm_$$; exec faketime -f "$0" "$@""#;
+
 /// A session in a process of its own, which can be frozen and killed as a node can.
 pub struct Client {
     child: Child,
@@ -33,8 +38,8 @@ impl Client {
 
     /// A client whose own clock is wrong by so much, as `faketime -f` takes it ("+3m").
     pub async fn with_wrong_clock(db: &Db, program: &str, offset: &str) -> Self {
-        let mut command = Command::new("faketime");
-        command.args(["-f", offset, program]);
+        let mut command = Command::new("sh");
+        command.args(["-c", FAKETIME, offset, program]);
         Self::run(db, command).await
     }
 

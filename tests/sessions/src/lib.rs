@@ -16,7 +16,7 @@ mod session;
 mod way;
 
 pub use answer::{Answer, Asked, PgError, Refused};
-pub use client::{BROKEN, Client, Reply};
+pub use client::{BROKEN, Client, FAKETIME, Reply};
 pub use db::{Db, HeldCommits, PATIENCE};
 pub use session::{Expiry, Renewed, Session, Status, connect};
 pub use way::Way;

@@ -88,9 +88,9 @@ async fn h07_zones_with_a_clock_that_is_stepped_over_the_change_of_the_hour() {
 
 /// A client with a clock of its own: psql, once for each call.
 async fn client(server: &Server, offset: &str, sql: &str) -> String {
-    let mut command = std::process::Command::new("faketime");
+    let mut command = std::process::Command::new("sh");
     let psql = server.program("psql");
-    command.args(["-f", offset]).arg(psql.get_program());
+    command.args(["-c", lock_ext_sessions::FAKETIME, offset]).arg(psql.get_program());
     command.args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1"]);
     // What psql believes that time it is, too.
     command.args(["-c", "\\! date +%s", "-c", sql]);
