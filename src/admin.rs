@@ -159,7 +159,9 @@ pub fn evict(name: Label, token: Option<Token>) -> Result<Vec<i32>> {
         writers.retain(|writer| now.contains(writer));
     }
     let mut pids: Vec<i32> = writers.iter().filter_map(|writer| writer.pid).collect();
-    if let (None, Some(change)) = (token, &found.busy) {
+    // A heartbeat is none of these.
+    let is_contested = found.lease().is_none_or(|lease| found.is_contested(lease.token));
+    if let (None, Some(change)) = (token, found.busy.as_ref().filter(|_| is_contested)) {
         pids.extend(pg::backend_of(change.by));
     }
     pids.sort_unstable();
@@ -195,7 +197,9 @@ pub fn prune(idle: i64) -> Result<i64> {
             && row.idle_since() < before
         {
             leases.delete(row);
-            fence::settled(label, hash, row.lease.token);
+            if row.lease.is_current(row.lease.token) {
+                fence::settled(label, hash, row.lease.token);
+            }
             checkpoint::forget(label)?;
             pruned += 1;
         }

@@ -283,8 +283,9 @@ pub fn settled(name: Label, hash: NameHash, token: Token) {
 /// declared are asked for.
 pub fn before_commit(prepare: bool) -> Result<()> {
     let mut due: Vec<Entry> = with(|t| {
-        let is_any_unsure = t.entries.iter().any(|e| e.declared && !e.wrote);
-        if is_any_unsure && !t.entries.iter().any(|e| e.wrote_table) && written::anything() {
+        let any = |which: fn(&Entry) -> bool| t.entries.iter().any(which);
+        let is_any_unsure = any(|e| e.declared && !e.wrote) && !any(|e| e.wrote_table);
+        if is_any_unsure && (any(|e| e.pending.is_some()) || written::anything_at_all()) {
             t.entries.iter_mut().filter(|e| e.declared).for_each(|e| e.wrote = true);
         }
         t.entries.iter().filter(|e| e.is_to_be_checked() || e.pending.is_some()).cloned().collect()

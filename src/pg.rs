@@ -350,10 +350,11 @@ pub fn command() -> pg_sys::CommandId {
     raw::GetCurrentCommandId(false)
 }
 
-/// Is no statement running, but one of those that begin and end transactions and savepoints?
+/// Is nothing running, but a command that begins or ends a transaction or a savepoint? A function that a client calls without a statement has
+/// no portal, but a snapshot, as has a trigger that waited for the COMMIT.
 pub fn is_between_statements() -> bool {
-    // SAFETY: reads a variable.
-    unsafe { pg_sys::ActivePortal.is_null() }
+    // SAFETY: reads the process's own state.
+    unsafe { pg_sys::ActivePortal.is_null() && !pg_sys::ActiveSnapshotSet() }
 }
 
 /// The end of what this transaction logged last, zero for nothing.

@@ -38,7 +38,7 @@ impl Drawn {
 }
 
 /// The sequences of ours. In a database whose extension has not been updated from 0.1.0 there is the first only.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Sequences {
     tokens: pg_sys::Oid,
     /// Gives the numbers, as a rule; not dumped, so that no restore sets both back.
@@ -62,9 +62,14 @@ impl Sequences {
     }
 
     fn find_locked() -> Result<Self> {
-        let found = Self::find()?;
-        found.counts().chain(found.origin).for_each(sequence::lock);
-        Ok(found)
+        loop {
+            let found = Self::find()?;
+            found.counts().chain(found.origin).for_each(sequence::lock);
+            // While we waited the extension may have been dropped, or made anew.
+            if found == Self::find()? {
+                return Ok(found);
+            }
+        }
     }
 
     fn drawn(self, number: i64) -> Drawn {

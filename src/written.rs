@@ -10,8 +10,8 @@ use std::cell::{Cell, RefCell};
 thread_local! {
     /// All that this transaction has logged up to here, and written before this command, is undone.
     static UNDONE: Cell<Option<(u64, u32)>> = const { Cell::new(None) };
-    /// All of it has just been undone, and the savepoint begins anew.
-    static IS_BEING_UNDONE: Cell<bool> = const { Cell::new(false) };
+    /// All of it has just been undone, and the savepoint of this nesting level begins anew.
+    static BEGINS_ANEW: Cell<Option<i32>> = const { Cell::new(None) };
     /// The savepoints that are open, by nesting level, and whether anything may have been written before each.
     static SAVEPOINTS: RefCell<Vec<(i32, bool)>> = const { RefCell::new(Vec::new()) };
 }
@@ -21,14 +21,23 @@ pub fn anything() -> bool {
     pg::has_transaction_id() && UNDONE.get().is_none_or(since)
 }
 
+/// The same for a transaction that ends: what a cursor has written that was kept for it, or the like, has moved no command yet.
+pub fn anything_at_all() -> bool {
+    if UNDONE.get().is_some() {
+        pg::next_command();
+    }
+    anything()
+}
+
 pub fn savepoint_begun(level: i32) {
-    if IS_BEING_UNDONE.replace(false) {
+    let is_clients = pg::is_between_statements();
+    if BEGINS_ANEW.take() == Some(level) && is_clients {
         // What failed may have written as this command.
         pg::next_command();
         UNDONE.set(Some((pg::last_logged(), pg::command())));
     }
     // The statement that a savepoint of a function is in may write afterwards what it has a command for already.
-    let before = !pg::is_between_statements() || anything();
+    let before = !is_clients || anything();
     SAVEPOINTS.with(|savepoints| savepoints.borrow_mut().push((level, before)));
 }
 
@@ -37,7 +46,7 @@ pub fn savepoint_released(level: i32) {
 }
 
 pub fn savepoint_rolled_back(level: i32) {
-    IS_BEING_UNDONE.set(pop(level) == Some(false));
+    BEGINS_ANEW.set((pop(level) == Some(false)).then_some(level));
 }
 
 fn pop(level: i32) -> Option<bool> {
@@ -50,6 +59,6 @@ fn pop(level: i32) -> Option<bool> {
 
 pub fn transaction_ended() {
     UNDONE.set(None);
-    IS_BEING_UNDONE.set(false);
+    BEGINS_ANEW.set(None);
     SAVEPOINTS.with(|savepoints| savepoints.borrow_mut().clear());
 }

@@ -493,7 +493,14 @@ impl Model {
         let is_fenced = any(|e| matches!(e, Effect::Write { .. }));
         let is_elsewhere = !is_fenced
             && any(|e| {
-                matches!(e, Effect::Checkpoint { .. } | Effect::Grant { .. } | Effect::Once { .. })
+                matches!(
+                    e,
+                    Effect::Checkpoint { .. }
+                        | Effect::Grant { .. }
+                        | Effect::Once { .. }
+                        | Effect::Extend { .. }
+                        | Effect::End { .. }
+                )
             });
         let is_unsure = !is_fenced && self.open[who].as_ref().is_some_and(|t| t.undone);
         for effect in self.effects(who) {

@@ -29,7 +29,9 @@ async fn a_write_to_a_table_without_a_fence_is_not_committed_after_a_take_over()
         .sql(
             "CREATE TABLE plain (v int); CREATE UNLOGGED TABLE u (v int); INSERT INTO u VALUES (1);
              CREATE FUNCTION undoes() RETURNS int LANGUAGE plpgsql AS
-                 $$ BEGIN INSERT INTO plain VALUES (1); RETURN 1/0; EXCEPTION WHEN OTHERS THEN RETURN 1; END $$",
+                 $$ BEGIN INSERT INTO plain VALUES (1); RETURN 1/0; EXCEPTION WHEN OTHERS THEN RETURN 1; END $$;
+             CREATE FUNCTION adds(int) RETURNS int LANGUAGE sql AS 'INSERT INTO u VALUES ($1) RETURNING v';
+             SELECT lease_acquire('other', 'A', '1 h')",
         )
         .await
         .unwrap();
@@ -76,6 +78,11 @@ async fn a_write_to_a_table_without_a_fence_is_not_committed_after_a_take_over()
             ],
             &["INSERT INTO u SELECT undoes()"],
             &["UPDATE u SET v = undoes()"],
+            // A cursor that is read by the COMMIT itself.
+            &["SAVEPOINT s", "ROLLBACK TO s", "DECLARE c CURSOR WITH HOLD FOR SELECT adds(42)"],
+            // What was put off to the commit.
+            &["SELECT lease_complete('other', token) FROM lease_status WHERE name = 'other'"],
+            &["SELECT lease_extend('other', token) FROM lease_status WHERE name = 'other'"],
             // A savepoint of a function may be in the middle of a write. In doubt it is one.
             &["SELECT undoes()"],
             &[

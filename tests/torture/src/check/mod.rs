@@ -76,6 +76,8 @@ struct Facts<'a> {
     logged: HashMap<&'a str, Fate>,
     /// The tokens of grants by the operation that got them.
     granted: HashMap<&'a str, (i64, Fate)>,
+    /// The leases and tokens of changes that were lost with a server.
+    unkept: HashSet<(&'a str, i64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +91,8 @@ enum Fate {
 
 impl<'a> Facts<'a> {
     fn of(history: &'a History) -> Self {
-        let (mut logged, mut granted) = (HashMap::new(), HashMap::new());
+        let (mut logged, mut granted, mut unkept) =
+            (HashMap::new(), HashMap::new(), HashSet::new());
         let lossy: HashSet<u32> = history
             .events
             .iter()
@@ -105,6 +108,11 @@ impl<'a> Facts<'a> {
                 (false, false) => Fate::LostInSpite,
             };
             for change in &commit.changes {
+                if let Change::Lease { lease, token, .. } = change
+                    && !commit.kept
+                {
+                    unkept.insert((lease.as_str(), *token));
+                }
                 match change {
                     Change::Note { op, .. } => {
                         logged.insert(op.as_str(), fate);
@@ -116,19 +124,29 @@ impl<'a> Facts<'a> {
                 }
             }
         }
-        Self { history, logged, granted }
+        Self { history, logged, granted, unkept }
     }
 
-    /// Where a tail was lost: when the server ended, and the number of the next one.
+    /// Where a tail was lost: when the server ended, and the number of the next one. Also where nothing acknowledged was: a commit that waits for
+    /// the standby is there for all to see once its server has crashed and come back, and lost with it all the same.
     fn losses(&self) -> Vec<(Micros, u32)> {
-        self.history
-            .events
-            .iter()
-            .filter_map(|event| match event.effect {
-                Some(Effect::FailOver { to, dead, lost_tail: true }) => Some((dead, to)),
-                _ => None,
-            })
-            .collect()
+        let mut crashed = false;
+        let mut losses = Vec::new();
+        for event in &self.history.events {
+            match event.effect {
+                Some(Effect::Crash) => crashed = true,
+                Some(Effect::FailOver { to, dead, lost_tail }) => {
+                    let mut commits = self.history.commits.iter();
+                    let was_seen = crashed && commits.any(|c| c.server + 1 == to && !c.kept);
+                    if lost_tail || was_seen {
+                        losses.push((dead, to));
+                    }
+                    crashed = false;
+                }
+                _ => {}
+            }
+        }
+        losses
     }
 
     /// Operations between one lost tail and the next: what is in one part knows nothing of what was lost in an earlier one.
@@ -163,6 +181,21 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// Is it a change of a lease that was committed, and lost with its server before a standby had it? Then it waited for one until the end.
+    fn waited_in_vain(&self, op: &Op) -> bool {
+        let (lease, token) = match &op.call {
+            Call::Release { lease, token }
+            | Call::Complete { lease, token, .. }
+            | Call::Extend { lease, token, .. } => (lease, *token),
+            Call::Acquire { lease, .. } => match self.granted.get(op.id.as_str()) {
+                Some((token, _)) => (lease, *token),
+                None => return false,
+            },
+            _ => return false,
+        };
+        self.unkept.contains(&(lease.as_str(), token))
+    }
+
     fn fate(&self, op: &Op) -> Option<Fate> {
         self.logged.get(op.id.as_str()).copied()
     }
@@ -176,6 +209,9 @@ const LINGERS: Micros = 1_000_000;
 fn lingers(facts: &Facts<'_>, op: &Op) -> Micros {
     let wait = if let Call::Acquire { wait, .. } = op.call { wait } else { 0 };
     let mut until = op.start + wait + LINGERS;
+    if facts.waited_in_vain(op) {
+        until = Micros::MAX;
+    }
     for event in &facts.history.events {
         if event.kind == "stop-backend" && event.start <= until && event.end >= op.start {
             until = until.max(event.end + LINGERS);
