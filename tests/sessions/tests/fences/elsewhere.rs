@@ -221,3 +221,18 @@ async fn a_checkpoint_begins_the_hold() {
         assert_eq!(commit.as_ref().map(|_| ()).map_err(|e| e.code.as_str()), expected);
     }
 }
+
+/// Removing the name is no way around the check of a token that was taken away.
+#[tokio::test]
+async fn a_prune_in_between_settles_nothing() {
+    let db = Db::fresh().await;
+    db.watch.sql("CREATE TABLE f (v int); SELECT fence_attach('f', 'j')").await.unwrap();
+    let a = db.session().await;
+    let token = a.acq("j", "A", "60 s").await.granted();
+    a.begin("READ COMMITTED").await;
+    a.fence("j", token).await.unwrap();
+    a.sql("INSERT INTO f VALUES (1)").await.unwrap();
+    db.watch.force("j").await.unwrap();
+    assert_eq!(a.one::<i64>("SELECT lease_prune('0')", &[]).await, Ok(1));
+    a.commit().await.refused(STALE);
+}

@@ -5,7 +5,7 @@
 //! * `scene`: one cell of that table, played and checked;
 //! * `paths`: all cells with our fence; `naive`: with the naive trigger, which must fail where the design says so;
 //! * `by_row`: leases that a column of each row names; `lease_names`: what such a column may hold;
-//! * `transactions`: what a transaction can be, with a take-over before its commit; `elsewhere`: what it writes to tables without a fence;
+//! * `transactions`: what a transaction can be, with a take-over before its commit; `elsewhere`: what it writes to tables without a fence; `fastpath`: without a statement;
 //! * `attach`, `later`: `fence_attach` and `fence_detach`, and tables that come and go after them;
 //! * `holes`: what `fence_status` shows; `dump`: dumped and restored;
 //! * `evict`: the states of a stale writer; `observe`: tokens of other systems.
@@ -16,6 +16,7 @@ mod by_row;
 mod dump;
 mod elsewhere;
 mod evict;
+mod fastpath;
 mod guard;
 mod holes;
 mod later;

@@ -182,3 +182,45 @@ async fn nobody_evicts_under_an_undecided_grant() {
     stale.commit().await.expect("its token is the last one still");
     assert_eq!(db.v("plain", 1).await, 5);
 }
+
+/// A heartbeat whose commit waits for a standby is the holder's, and nobody's to end.
+#[tokio::test]
+async fn an_administrator_does_not_evict_a_heartbeat() {
+    let db = Db::alone().await;
+    let [a, admin] = db.sessions().await;
+    a.sql("SET synchronous_commit = on").await.unwrap();
+    let token = a.acq("j", "A", "60 s").await.granted();
+    let held = db.hold_commits().await;
+    let extending = a.beside(move |a| async move { a.ext("j", token, "60 s").await });
+    db.until("SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1", &[&a.pid()])
+        .await;
+    assert_eq!(admin.list::<i32>("SELECT lease_evict('j')", &[]).await, Ok(vec![]));
+    drop(held);
+    extending.await.unwrap().extended();
+}
+
+/// Who waited for the sequences of an extension that is gone is told so, or goes on with the new one's.
+#[tokio::test]
+async fn a_dropped_extension_is_no_internal_error() {
+    for again in [false, true] {
+        let db = Db::fresh().await;
+        let [a, b] = db.sessions().await;
+        b.one::<i64>("SELECT lease_raise_token_floor(1)", &[]).await.unwrap();
+        a.sql("BEGIN; DROP EXTENSION lock_ext CASCADE").await.unwrap();
+        if again {
+            a.sql("CREATE EXTENSION lock_ext").await.unwrap();
+        }
+        let raising =
+            b.beside(
+                |b| async move { b.one::<i64>("SELECT lease_raise_token_floor(5)", &[]).await },
+            );
+        db.blocked(&b).await;
+        a.commit().await.unwrap();
+        let raised = raising.await.unwrap();
+        if again {
+            raised.expect("there is a new one");
+        } else {
+            raised.refused("42704");
+        }
+    }
+}

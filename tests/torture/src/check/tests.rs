@@ -321,6 +321,32 @@ fn a_key_with_two_effects_or_none_is_found() {
     assert_eq!(wrong(twice), [ONCE]);
 }
 
+/// A commit that waits for the standby is there for all to see when the server has crashed and come back, and is lost with it.
+#[test]
+fn what_a_crash_has_shown_may_be_lost_with_the_server() {
+    let shown = |history: &mut History, crash: bool| {
+        let mut swap = write("f4", 5_000, "register", 4, What::Swap { old: 7, new: 8 });
+        (swap.end, swap.outcome) = (None, Outcome::Unknown);
+        let seen = op("f5", 2 * SECOND, Call::Read, Some(8));
+        let lost = op("f6", 8 * SECOND, Call::Read, Some(7));
+        history.ops.extend([swap, seen, lost]);
+        history.ops.sort_by_key(|op| op.start);
+        let changes = vec![note("f4", "register", 4)];
+        history.commits.push(Commit { server: 0, lsn: 99, kept: false, changes });
+        let mut happens = |kind: &str, start: Micros, effect: Effect| {
+            let (kind, detail) = (kind.to_owned(), String::new());
+            history.events.push(Event { start, end: start, kind, detail, effect: Some(effect) });
+        };
+        if crash {
+            happens("restart", SECOND, Effect::Crash);
+        }
+        let dead = 7 * SECOND;
+        happens("fail-over", dead, Effect::FailOver { to: 1, dead, lost_tail: false });
+    };
+    assert_eq!(wrong(|history| shown(history, true)), [""; 0]);
+    assert!(wrong(|history| shown(history, false)).contains(&REGISTER));
+}
+
 /// The number of a process that ended long ago may be another's.
 #[test]
 fn a_backend_is_in_its_last_call_only() {
