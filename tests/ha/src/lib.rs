@@ -10,8 +10,8 @@
 //!
 //! Nothing here sleeps and hopes: a test waits for a condition ([`until`], [`Session::until`]).
 //!
-//! The server's programs are those in `LOCK_EXT_PGBIN`, else those of Debian's PostgreSQL 15, or those that the
-//! `pg_config` of the path names. Started by root, they run as the user postgres.
+//! The server's programs are those in `LOCK_EXT_PGBIN`, else those that `PG_CONFIG` names, else those of Debian's PostgreSQL 15, or those of the
+//! path's `pg_config`. Started by root, they run as the user postgres.
 
 mod crowd;
 mod place;

@@ -10,11 +10,12 @@ pub fn bindir() -> PathBuf {
     if let Some(dir) = std::env::var_os("LOCK_EXT_PGBIN") {
         return dir.into();
     }
+    let pg_config = std::env::var_os("PG_CONFIG").filter(|path| !path.is_empty());
     let debian = Path::new("/usr/lib/postgresql/15/bin");
-    if debian.join("postgres").exists() {
+    if pg_config.is_none() && debian.join("postgres").exists() {
         return debian.into();
     }
-    let pg_config = std::env::var_os("PG_CONFIG").unwrap_or_else(|| "pg_config".into());
+    let pg_config = pg_config.unwrap_or_else(|| "pg_config".into());
     let said = Command::new(&pg_config).arg("--bindir").output().expect("pg_config runs");
     String::from_utf8(said.stdout).expect("a path in UTF-8").trim_end().into()
 }
