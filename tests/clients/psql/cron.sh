@@ -64,14 +64,15 @@ heartbeat_without_answer() {
     TTL=3 ./daily_reward.sh 2>"$stderr" &
     await "$at_work"
     job=$!
-    # No answer at all, as from a server that is cut off: in line behind this one, who waits for the work, nobody reaches the leases.
-    ask 'LOCK TABLE lock_ext.lease' -1 &
+    # No answer at all, as from a server that is cut off: while this one has the table, nobody reaches the leases.
+    ask 'LOCK TABLE lock_ext.lease; SELECT pg_sleep(600)' -1 >/dev/null 2>&1 &
     lock=$!
     status=0
     wait "$job" || status=$?
     equal 1 "$status" 'the exit status at the deadline'
     unblock
-    wait "$lock"
+    ask "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LOCK TABLE lock_ext.lease%'" >/dev/null
+    wait "$lock" || true
 }
 
 # The first node pays two players, and is refused in the middle of the next two. The second one does the rest.
