@@ -16,7 +16,7 @@ thread_local! {
     static SAVEPOINTS: RefCell<Vec<(i32, bool)>> = const { RefCell::new(Vec::new()) };
 }
 
-pub fn anything() -> bool {
+fn anything() -> bool {
     let since = |(log, command)| pg::last_logged() > log || pg::command() > command;
     pg::has_transaction_id() && UNDONE.get().is_none_or(since)
 }

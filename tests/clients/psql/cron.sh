@@ -65,7 +65,7 @@ heartbeat_without_answer() {
     await "$at_work"
     job=$!
     # No answer at all, as from a server that is cut off: while this one has the table, nobody reaches the leases.
-    ask 'LOCK TABLE lock_ext.lease; SELECT pg_sleep(600)' -1 >/dev/null 2>&1 &
+    ask 'LOCK TABLE lock_ext.lease \; SELECT pg_sleep(600)' >/dev/null 2>&1 &
     lock=$!
     status=0
     wait "$job" || status=$?

@@ -76,6 +76,8 @@ async fn a_write_to_a_table_without_a_fence_is_not_committed_after_a_take_over()
                 "RELEASE s",
                 "INSERT INTO u VALUES (2)",
             ],
+            // Whose rows are locked may wait for it.
+            &["SELECT * FROM u FOR UPDATE"],
             &["INSERT INTO u SELECT undoes()"],
             &["UPDATE u SET v = undoes()"],
             // A cursor that is read by the COMMIT itself.
@@ -104,6 +106,7 @@ async fn nothing_written_is_nothing_to_refuse() {
         for work in [
             &[][..],
             &["SELECT count(*) FROM plain"],
+            &["NOTIFY heard"],
             &["SAVEPOINT s", "INSERT INTO plain VALUES (1)", "ROLLBACK TO s"],
             &[
                 "SAVEPOINT s",

@@ -164,7 +164,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
     let lease = Lease::of(facts);
     let (mut names, mut count, mut open, mut places, mut grants, mut beside) = (0, 0, 0, 0, 0, 0);
     let (mut refusals, mut excused) = (0, 0);
-    let losses = facts.losses();
+    let losses = &facts.losses;
     for (name, ops) in by_lease(facts) {
         names += 1;
         for (part, ops) in facts.parts(ops.iter()).into_iter().enumerate() {

@@ -78,6 +78,8 @@ struct Facts<'a> {
     granted: HashMap<&'a str, (i64, Fate)>,
     /// The leases and tokens of changes that were lost with a server.
     unkept: HashSet<(&'a str, i64)>,
+    /// Where a tail was lost: when the server ended, and the number of the next one.
+    losses: Vec<(Micros, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,34 +126,12 @@ impl<'a> Facts<'a> {
                 }
             }
         }
-        Self { history, logged, granted, unkept }
-    }
-
-    /// Where a tail was lost: when the server ended, and the number of the next one. Also where nothing acknowledged was: a commit that waits for
-    /// the standby is there for all to see once its server has crashed and come back, and lost with it all the same.
-    fn losses(&self) -> Vec<(Micros, u32)> {
-        let mut crashed = false;
-        let mut losses = Vec::new();
-        for event in &self.history.events {
-            match event.effect {
-                Some(Effect::Crash) => crashed = true,
-                Some(Effect::FailOver { to, dead, lost_tail }) => {
-                    let mut commits = self.history.commits.iter();
-                    let was_seen = crashed && commits.any(|c| c.server + 1 == to && !c.kept);
-                    if lost_tail || was_seen {
-                        losses.push((dead, to));
-                    }
-                    crashed = false;
-                }
-                _ => {}
-            }
-        }
-        losses
+        Self { history, logged, granted, unkept, losses: losses(history) }
     }
 
     /// Operations between one lost tail and the next: what is in one part knows nothing of what was lost in an earlier one.
     fn parts<'b>(&self, ops: impl Iterator<Item = &'b Op>) -> Vec<Vec<&'b Op>> {
-        let losses = self.losses();
+        let losses = &self.losses;
         let mut parts = vec![Vec::new(); losses.len() + 1];
         for op in ops {
             let part = losses.iter().filter(|(ended, _)| op.start >= *ended).count();
@@ -199,6 +179,28 @@ impl<'a> Facts<'a> {
     fn fate(&self, op: &Op) -> Option<Fate> {
         self.logged.get(op.id.as_str()).copied()
     }
+}
+
+/// The fail-overs that lost something. Also those where nothing acknowledged was: a commit that waits for the standby is there for all to see once its
+/// server has crashed and come back, and lost with it all the same.
+fn losses(history: &History) -> Vec<(Micros, u32)> {
+    let mut crashed = false;
+    let mut losses = Vec::new();
+    for event in &history.events {
+        match event.effect {
+            Some(Effect::Crash) => crashed = true,
+            Some(Effect::FailOver { to, dead, lost_tail }) => {
+                let mut commits = history.commits.iter();
+                let was_seen = crashed && commits.any(|c| c.server + 1 == to && !c.kept);
+                if lost_tail || was_seen {
+                    losses.push((dead, to));
+                }
+                crashed = false;
+            }
+            _ => {}
+        }
+    }
+    losses
 }
 
 /// How long a call that nobody heard the end of may be at work in the server, as far as a refusal is explained by it.

@@ -124,7 +124,7 @@ fn has_reason(facts: &Facts<'_>, ops: &[Op], asked: &Asked, op: &Op) -> bool {
 /// The grant was in the tail that a server lost.
 fn lost_grant(facts: &Facts<'_>, token: i64, by: Micros) -> bool {
     facts.granted.values().any(|&granted| granted == (token, Fate::Lost))
-        && facts.losses().iter().any(|&(dead, _)| dead <= by)
+        && facts.losses.iter().any(|&(dead, _)| dead <= by)
 }
 
 /// What ended the token, and was known to have done so before the write began; not if a tail was lost since.
@@ -147,6 +147,6 @@ fn ended<'a>(
         };
         ends && other.answer() == Some(1) && other.until() < op.start
     })?;
-    let is_lost = facts.losses().iter().any(|&(dead, _)| end.start <= dead && dead <= op.until());
+    let is_lost = facts.losses.iter().any(|&(dead, _)| end.start <= dead && dead <= op.until());
     (!is_lost).then_some(end)
 }

@@ -36,7 +36,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Checked {
     let mut checked = Checked::of_fence(WHAT);
     let ops = facts.history.ops.iter().filter(|op| is_ours(op));
     let (mut reads, mut swaps, mut differ) = (0, 0, 0);
-    let losses = facts.losses();
+    let losses = &facts.losses;
     let mut last = 0;
     for (part, ops) in facts.parts(ops).into_iter().enumerate() {
         let first = if part == 0 { 0 } else { survived(facts, losses[part - 1].1) };
