@@ -28,8 +28,6 @@ pub struct Entry {
     pub shown: bool,
     /// A write was allowed under the token, or may have happened, so the commit must check it.
     pub wrote: bool,
-    /// That was a statement on a table with a fence.
-    pub wrote_table: bool,
     /// Nobody can be granted the lease before this transaction ends: no second check.
     pub settled: bool,
     pub pending: Option<Pending>,
@@ -42,6 +40,11 @@ pub struct Entry {
 impl Entry {
     pub fn is_to_be_checked(&self) -> bool {
         self.wrote && !self.settled
+    }
+
+    /// May anything have been written under the token that we have not heard of?
+    pub fn is_unsure(&self) -> bool {
+        self.carried && !self.wrote
     }
 }
 
@@ -126,7 +129,6 @@ impl Transaction {
                 hold: false,
                 shown: false,
                 wrote: false,
-                wrote_table: false,
                 settled: false,
                 pending: None,
                 seen: None,

@@ -7,7 +7,7 @@ use crate::store::{Leases, Row, Shown};
 use crate::types::{INFINITY, Label, Text, Timestamp, Token};
 use crate::{catalog, pg};
 use crate::{checkpoint, fence};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A lease as `lease_status` shows it.
 pub struct Status {
@@ -170,7 +170,7 @@ pub fn evict(name: Label, token: Option<Token>) -> Result<Vec<i32>> {
     Ok(pids)
 }
 
-/// Removes the names that nobody has used for `idle` microseconds; tells how many.
+/// Removes the names that nobody has used for `idle` microseconds, and that no other transaction acts under a token of; tells how many.
 pub fn prune(idle: i64) -> Result<i64> {
     let leases = Leases::open()?;
     let before = pg::now().saturating_sub(idle);
@@ -180,10 +180,18 @@ pub fn prune(idle: i64) -> Result<i64> {
             names.push(name.0);
         }
     });
+    // A token that has expired may still write. Without its name it could not, even if we roll back.
+    let me = std::process::id() as i32;
+    let writers = if names.is_empty() { Vec::new() } else { referee::writers() };
+    let others: HashSet<u64> =
+        writers.iter().filter(|writer| writer.pid != Some(me)).map(Writer::mark).collect();
     let mut pruned = 0;
     for name in &names {
         let label = Label::known(name);
         let hash = referee::hash(label);
+        if others.contains(&hash.mark()) {
+            continue;
+        }
         let tag = Tag::lease(hash);
         if !referee::try_lock(tag, Mode::Exclusive)? {
             continue;

@@ -31,7 +31,7 @@ const COLUMNS: usize = 5;
 /// Saves `state` in this transaction, which commits only if `token` is still current then.
 pub fn save(name: Label, token: Token, state: Jsonb) -> Result<()> {
     let hash = referee::hash(name);
-    fence::write_undeclared(name, hash, token, false)?;
+    fence::write_undeclared(name, hash, token)?;
 
     let checkpoints = Table::open(&TABLE)?;
     let tag = Tag::checkpoint(hash);

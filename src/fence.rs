@@ -3,8 +3,7 @@
 //!
 //! # Why the check at the commit is enough
 //!
-//! A transaction that wrote under token t, or has declared t and written to tables without a fence only, takes RowShare on the lease's tag
-//! before it commits and reads the row again.
+//! A transaction that wrote under token t, to whichever table, takes RowShare on the lease's tag before it commits and reads the row again.
 //! A grant takes Exclusive on it while it writes the row. So either the grant comes after the commit and everybody who holds the new
 //! token sees the write; or the grant was first, then its row is there to be seen, committed or not, and the transaction
 //! aborts.
@@ -47,7 +46,7 @@ pub fn carry_for_update(name: Label, token: Token) -> Result<Option<Token>> {
     show(name, hash, token)?;
     let leases = Leases::open()?;
     let seen = check(&leases, name, hash, token)?;
-    register(&leases, name, hash, token, hold, true, seen)?;
+    register(&leases, name, hash, token, hold, seen)?;
     leases.close();
     carry(name, Some((token, hold)));
     Ok(before.map(|(token, _)| token))
@@ -65,17 +64,18 @@ pub fn carry_again(name: Label, token: Option<Token>) {
     carry(name, declared);
 }
 
-/// Sets what the writes carry for a lease, None for nothing.
+/// Sets what the writes carry for a lease, None for nothing. What was written until now carried the token before.
 fn carry(name: Label, what: Option<(Token, bool)>) {
     let hash = referee::hash(name);
+    let before = carried(name, hash).map(|(token, _)| token);
+    let is_other = before.is_some() && before != what.map(|(token, _)| token);
+    let wrote = is_other && has_written();
     with(|t| {
-        let carried: Vec<Token> = t
-            .of_name(name, hash)
-            .filter(|i| t.entries[*i].carried)
-            .map(|i| t.entries[i].token)
-            .collect();
-        for token in carried {
-            t.edit(name, hash, token, |entry| entry.carried = false);
+        if let Some(before) = before {
+            t.edit(name, hash, before, |entry| {
+                entry.carried = false;
+                entry.wrote |= wrote;
+            });
         }
         if let Some((token, hold)) = what {
             t.edit(name, hash, token, |entry| {
@@ -154,12 +154,12 @@ pub fn check(
 }
 
 /// A write under a token that the transaction may not have declared, to a table with a fence or to our own: checked, and registered.
-pub fn write_undeclared(name: Label, hash: NameHash, token: Token, is_table: bool) -> Result<()> {
+pub fn write_undeclared(name: Label, hash: NameHash, token: Token) -> Result<()> {
     show(name, hash, token)?;
     let hold = carried(name, hash).is_some_and(|(carried, hold)| hold && carried == token);
     let leases = Leases::open()?;
     let seen = check(&leases, name, hash, token)?;
-    register(&leases, name, hash, token, hold, is_table, seen)?;
+    register(&leases, name, hash, token, hold, seen)?;
     leases.close();
     Ok(())
 }
@@ -179,7 +179,7 @@ pub fn write(name: Label, hash: NameHash, token: Token, hold: bool) -> Result<()
         }
     };
     verdict(name, token, overlay(name, hash, lease.as_ref()).as_ref(), false)?;
-    register(&leases, name, hash, token, hold, true, seen)?;
+    register(&leases, name, hash, token, hold, seen)?;
     leases.close();
     Ok(())
 }
@@ -233,13 +233,11 @@ fn register(
     hash: NameHash,
     token: Token,
     hold: bool,
-    is_table: bool,
     seen: Option<Sighting>,
 ) -> Result<()> {
     let (known, checked) = with(|t| {
         let entry = t.of_name(name, hash).map(|i| &t.entries[i]).find(|e| e.token == token);
-        let is_known = |e: &Entry| e.is_to_be_checked() && (e.wrote_table || !is_table);
-        (entry.is_some_and(is_known), t.checked)
+        (entry.is_some_and(Entry::is_to_be_checked), t.checked)
     });
     if hold || checked {
         referee::hold(hash)?;
@@ -249,7 +247,6 @@ fn register(
         with(|t| {
             t.edit(name, hash, token, |entry| {
                 entry.wrote = true;
-                entry.wrote_table |= is_table;
                 entry.settled = false;
                 entry.seen = seen.or(entry.seen);
             });
@@ -279,15 +276,12 @@ pub fn settled(name: Label, hash: NameHash, token: Token) {
 
 /// Before the commit: under the locks that grants respect, is every token still current? And write what was put off.
 ///
-/// Of a table without a fence we hear nothing. So where anything was written, and no statement was for a table with a fence, all tokens that were
-/// declared are asked for.
+/// Of a table without a fence we hear nothing. So where anything was written, all tokens that it carried are asked for.
 pub fn before_commit(prepare: bool) -> Result<()> {
+    if with(|t| t.entries.iter().any(Entry::is_unsure)) && has_written() {
+        with(|t| t.entries.iter_mut().filter(|e| e.is_unsure()).for_each(|e| e.wrote = true));
+    }
     let mut due: Vec<Entry> = with(|t| {
-        let any = |which: fn(&Entry) -> bool| t.entries.iter().any(which);
-        let is_any_unsure = any(|e| e.declared && !e.wrote) && !any(|e| e.wrote_table);
-        if is_any_unsure && (any(|e| e.pending.is_some()) || written::anything_at_all()) {
-            t.entries.iter_mut().filter(|e| e.declared).for_each(|e| e.wrote = true);
-        }
         t.entries.iter().filter(|e| e.is_to_be_checked() || e.pending.is_some()).cloned().collect()
     });
     with(|t| t.checked = true);
@@ -303,6 +297,11 @@ pub fn before_commit(prepare: bool) -> Result<()> {
     due.iter().try_for_each(|entry| settle(&leases, entry, prepare))?;
     leases.close();
     Ok(())
+}
+
+/// Has this transaction written anything, or will it before it commits?
+fn has_written() -> bool {
+    with(|t| t.entries.iter().any(|e| e.pending.is_some())) || written::anything_at_all()
 }
 
 fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {

@@ -128,8 +128,15 @@ fn settle(table: &Table, hash: NameHash, resource: Label, token: Token) -> Resul
     refuse_lower(resource, token, seen, true)?;
     let tag = Tag::observation(hash);
     // Who commits under the token that is there already keeps higher ones away, and not the others under the same.
-    let mode = if seen == Some(token) { Mode::Share } else { Mode::Exclusive };
-    referee::lock(tag, mode)?;
+    if seen == Some(token) {
+        referee::lock(tag, Mode::Share)?;
+        if token_of(table, &table.find_near(key, !hash.lock)) == Some(token) {
+            return Ok(());
+        }
+        // It was forgotten while we waited, or overtaken. Who writes has to be alone, and two who both keep this lock would wait for each other.
+        referee::unlock(tag, Mode::Share);
+    }
+    referee::lock(tag, Mode::Exclusive)?;
     let found = table.find_near(key, !hash.lock);
     let committed = token_of(table, &found);
     refuse_lower(resource, token, committed, true)?;

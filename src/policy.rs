@@ -54,6 +54,12 @@ impl Lease {
         ended.max(self.not_before.unwrap_or(Timestamp::MIN))
     }
 
+    /// Until when it is kept from others, or was at the latest; None if nobody knows.
+    pub fn kept_until(&self) -> Option<Timestamp> {
+        let ended = self.completed_until.max(self.released_at);
+        self.expires_at.map(|_| self.until()).or(ended)
+    }
+
     /// When what keeps it from others was set, and when that ends by itself: an expiry with its pause, a minimum hold, a pause after an end by force. A
     /// completion until a time that somebody named is none of these.
     fn span(&self) -> Option<(Timestamp, Timestamp)> {

@@ -113,8 +113,7 @@ impl Row {
 
     /// Since when, or from when on, nobody has a use for it.
     pub fn idle_since(&self) -> Timestamp {
-        let ended = self.lease.completed_until.max(self.lease.released_at);
-        self.lease.expires_at.or(ended).unwrap_or(self.acquired_at)
+        self.lease.kept_until().unwrap_or(self.acquired_at)
     }
 
     /// Was it bound to a session that has ended? Then nobody knows since when.

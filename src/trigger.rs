@@ -445,7 +445,7 @@ impl Call<'_> {
         let name = Label::known(&lease.name);
         let checked = match lease.carried {
             Some((_, hold)) => fence::write(name, lease.hash, token, hold),
-            None => fence::write_undeclared(name, lease.hash, token, true),
+            None => fence::write_undeclared(name, lease.hash, token),
         };
         checked.map_err(|error| error.at(|| self.table()))?;
         lease.allowed = Some(token);

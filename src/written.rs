@@ -37,7 +37,7 @@ pub fn savepoint_begun(level: i32) {
         UNDONE.set(Some((pg::last_logged(), pg::command())));
     }
     // The statement that a savepoint of a function is in may write afterwards what it has a command for already.
-    let before = !is_clients || anything();
+    let before = !is_clients || anything_at_all();
     SAVEPOINTS.with(|savepoints| savepoints.borrow_mut().push((level, before)));
 }
 

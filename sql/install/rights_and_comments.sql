@@ -98,7 +98,7 @@ COMMENT ON FUNCTION lease_checkpoint(text) IS
 'The last checkpoint of a lease, or NULL if there is none. For members of the role that saved it and of the one that holds the lease (42501). Errors: 22004 for NULL, 22023, 22001. Locks: none.';
 
 COMMENT ON FUNCTION lease_fence(text, bigint, boolean) IS
-'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, also to a table without a fence, the COMMIT is refused; where a statement was for a fenced table, it asks for the tokens of such statements only. Every write to a table that is fenced by the lease is checked when it happens as well.
+'The rest of this transaction writes under the token. If the token is superseded before the commit, and anything was written, to whichever table, the COMMIT is refused; so it is for each token, where there are several. Every write to a table that is fenced by the lease is checked when it happens as well.
 hold: from the first write to a fenced table, or the first checkpoint, to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
 Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: an entry of the lock table from here on, which blocks nobody, and after a write one while the transaction commits, which a grant waits for.';
 
@@ -141,7 +141,7 @@ COMMENT ON FUNCTION lease_evict(text) IS
 COMMENT ON FUNCTION lease_force_release(text) IS
 'Ends the grant or the completion of a lease, whoever holds it: true if there was one. Its token is refused from then on. Not for PUBLIC. Errors: 22004 for NULL, 22023, 22001, 25006. Locks: as lease_release.';
 COMMENT ON FUNCTION lease_prune(interval) IS
-'Removes the leases that nobody has held or completed for that time, with their checkpoints, and gives their number. Tokens go on rising. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006.';
+'Removes the leases that nobody has held or completed for that time, with their checkpoints, and gives their number. One that a pause or a minimum hold keeps stays, and so does one that another open transaction acts under a token of. Tokens go on rising. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006.';
 COMMENT ON FUNCTION lease_raise_token_floor(bigint) IS
 'Every token that is granted from now on is above the floor: for a database whose tables hold tokens of an earlier one. Gives the floor now in force. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006. It is not undone by a rollback. Locks: none that a transaction keeps.';
 

@@ -249,7 +249,7 @@ enum Then {
     Grant { name: usize, phase: Phase },
     Effect(Effect),
     Force { name: usize },
-    Prune,
+    Prune { names: Vec<usize> },
     Expire { name: usize },
 }
 
@@ -346,6 +346,13 @@ impl Model {
             .any(|e| matches!(e, Effect::Grant { name: other, .. } if *other == name))
     }
 
+    /// Nobody has it, and no other transaction acts under a token of it.
+    fn is_prunable(&self, who: usize, name: usize) -> bool {
+        let acts_under = |e: &Effect| matches!(e, Effect::Fence { name: n, .. } | Effect::Write { name: n, .. } | Effect::Checkpoint { name: n, .. } if *n == name);
+        matches!(self.world.leases[name].phase, Phase::Free | Phase::Expired)
+            && !self.others_effects(who).any(acts_under)
+    }
+
     /// What `lease_fence` declared last.
     fn declared(&self, who: usize, name: usize) -> Option<i64> {
         self.effects(who).iter().rev().find_map(|effect| match *effect {
@@ -417,12 +424,9 @@ impl Model {
                 {
                     return None;
                 }
-                let pruned = view
-                    .leases
-                    .iter()
-                    .filter(|l| matches!(l.phase, Phase::Free | Phase::Expired))
-                    .count();
-                step(Answer::Count(pruned as i64), Then::Prune)
+                let pruned: Vec<usize> =
+                    (0..NAMES).filter(|name| self.is_prunable(who, *name)).collect();
+                step(Answer::Count(pruned.len() as i64), Then::Prune { names: pruned })
             }
             // Another session may have released it and acquired it again in its open transaction.
             Op::IsCurrent { name, token }
@@ -488,22 +492,16 @@ impl Model {
 
     fn commit(&self, who: usize) -> Option<Step> {
         let mut world = self.world.clone();
-        let any = |which: fn(&Effect) -> bool| self.effects(who).iter().any(which);
-        // Where nothing was written to a table with a fence, all tokens that were declared are asked for.
-        let is_fenced = any(|e| matches!(e, Effect::Write { .. }));
-        let is_elsewhere = !is_fenced
-            && any(|e| {
-                matches!(
-                    e,
-                    Effect::Checkpoint { .. }
-                        | Effect::Grant { .. }
-                        | Effect::Once { .. }
-                        | Effect::Extend { .. }
-                        | Effect::End { .. }
-                )
-            });
-        let is_unsure = !is_fenced && self.open[who].as_ref().is_some_and(|t| t.undone);
-        for effect in self.effects(who) {
+        let effects = self.effects(who);
+        let is_unsure = self.open[who].as_ref().is_some_and(|t| t.undone);
+        // What was written until the next token of that lease was declared carried this one.
+        let has_written = |name: usize, token: i64, from: usize| {
+            let is_next = |e: &Effect| matches!(e, Effect::Fence { name: n, token: t } if *n == name && *t != token);
+            let until =
+                effects[from..].iter().position(is_next).map_or(effects.len(), |i| from + i);
+            effects[..until].iter().any(|e| !matches!(e, Effect::Fence { .. }))
+        };
+        for (index, effect) in effects.iter().enumerate() {
             let is_late = |(name, token): (usize, i64)| {
                 !world.leases[name].is_current(token) || self.is_being_granted(who, name)
             };
@@ -513,7 +511,7 @@ impl Model {
             if let Effect::Fence { name, token } = *effect
                 && is_late((name, token))
             {
-                if is_elsewhere {
+                if has_written(name, token, index) {
                     return Some(Step { answer: Answer::Error(STALE.to_owned()), then: Then::End });
                 } else if is_unsure {
                     return None;
@@ -575,12 +573,8 @@ impl Model {
             }
             Then::Effect(effect) => self.happen(who, effect),
             Then::Force { name } => self.world.leases[name].phase = Phase::Free,
-            Then::Prune => {
-                for lease in &mut self.world.leases {
-                    if matches!(lease.phase, Phase::Free | Phase::Expired) {
-                        *lease = Lease::NEW;
-                    }
-                }
+            Then::Prune { names } => {
+                names.into_iter().for_each(|name| self.world.leases[name] = Lease::NEW);
             }
             Then::Expire { name } => self.world.leases[name].phase = Phase::Expired,
         }

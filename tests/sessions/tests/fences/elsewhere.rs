@@ -166,20 +166,23 @@ async fn a_prepared_write_that_logs_nothing_keeps_the_lease() {
     assert_eq!(db.watch.one::<i64>("SELECT count(*) FROM u", &[]).await, Ok(1));
 }
 
-/// A checkpoint under the token of another lease, which it still holds, is no excuse; a statement for a table with a fence is, as then its token is
-/// what was meant.
+/// A write under the token of another lease, which it still holds, is no excuse: what it declared it declared for all that it writes.
 #[tokio::test]
-async fn a_checkpoint_of_another_lease_is_no_excuse() {
+async fn a_write_under_another_lease_is_no_excuse() {
     let db = Db::fresh().await;
     db.watch
         .sql("CREATE TABLE plain (v int); CREATE TABLE f (id int, v int); INSERT INTO f VALUES (1, 0); SELECT fence_attach('f', 'k')")
         .await
         .unwrap();
     for level in LEVELS {
-        for (work, is_excuse) in [
-            ("SELECT lease_checkpoint('k', $1, '1')", false),
-            ("UPDATE f SET v = 1 WHERE $1::bigint > 0", true),
-            ("SELECT fenced_update('f', $1, '{\"id\": 1}', '{\"v\": 1}')", true),
+        for (writes_elsewhere, work) in [
+            (true, "SELECT lease_checkpoint('k', $1, '1')"),
+            (true, "UPDATE f SET v = 1 WHERE $1::bigint > 0"),
+            (true, "UPDATE f SET v = 1 WHERE $1::bigint < 0"),
+            (true, "SELECT fenced_update('f', $1, '{\"id\": 1}', '{\"v\": 1}')"),
+            (true, "SELECT fenced_update('f', $1, '{\"id\": 2}', '{\"v\": 1}')"),
+            (false, "UPDATE f SET v = 1 WHERE $1::bigint > 0"),
+            (false, "UPDATE f SET v = 1 WHERE $1::bigint < 0"),
         ] {
             let [a, b] = db.sessions().await;
             let j = a.acq("j", "A", "60 s").await.granted();
@@ -187,19 +190,153 @@ async fn a_checkpoint_of_another_lease_is_no_excuse() {
             a.begin(level).await;
             a.fence("j", j).await.unwrap();
             a.fence("k", k).await.unwrap();
-            a.sql("INSERT INTO plain VALUES (1)").await.unwrap();
-            a.exec("SELECT lease_checkpoint('k', $1, '0')", &[&k]).await.unwrap();
+            if writes_elsewhere {
+                a.sql("INSERT INTO plain VALUES (1)").await.unwrap();
+            }
             a.exec(work, &[&k]).await.unwrap_or_else(|error| panic!("{work}: {error}"));
             take_over(&b).await;
             let commit = a.commit().await;
-            if is_excuse {
-                commit.unwrap_or_else(|error| panic!("{work}: {error}"));
-            } else {
+            if writes_elsewhere || work.contains("> 0") {
                 commit.refused(STALE);
+            } else {
+                commit.unwrap_or_else(|error| panic!("nothing was written: {work}: {error}"));
             }
             db.watch.force("j").await.unwrap();
             db.watch.force("k").await.unwrap();
         }
+    }
+}
+
+/// What was written under a token stays written under it when the transaction goes on under a later one of the same lease.
+#[tokio::test]
+async fn a_later_token_does_not_excuse_the_earlier_one() {
+    let db = Db::fresh().await;
+    db.watch
+        .sql(
+            "CREATE TABLE plain (v int); CREATE UNLOGGED TABLE u (v int);
+             CREATE TABLE f (id int, v int); INSERT INTO f VALUES (1, 0); SELECT fence_attach('f', 'j')",
+        )
+        .await
+        .unwrap();
+    let insert = &["INSERT INTO plain VALUES (1)"][..];
+    for level in LEVELS {
+        for (before, after, is_fine) in [
+            (insert, &["SELECT lease_fence('j', $1)", "UPDATE f SET v = 1"][..], false),
+            (insert, &["SELECT lease_fence('j', $1)", "DELETE FROM f WHERE id < 0"], false),
+            (insert, &["SELECT lease_fence('j', $1)"], false),
+            (insert, &["SELECT fenced_update('f', $1, '{\"id\": 1}', '{\"v\": 2}')"], false),
+            (insert, &["SELECT fenced_update('f', $1, '{\"id\": 7}', '{\"v\": 2}')"], false),
+            (
+                insert,
+                &["SAVEPOINT s", "SELECT lease_fence('j', $1)", "UPDATE f SET v = 1", "RELEASE s"],
+                false,
+            ),
+            (insert, &["SAVEPOINT s", "SELECT lease_fence('j', $1)", "ROLLBACK TO s"], false),
+            (
+                &[
+                    "SAVEPOINT s",
+                    "INSERT INTO plain VALUES (1)",
+                    "ROLLBACK TO s",
+                    "INSERT INTO u VALUES (1)",
+                ],
+                &["SELECT lease_fence('j', $1)", "UPDATE f SET v = 1"],
+                false,
+            ),
+            (
+                &[],
+                &[
+                    "SELECT fenced_update('f', $1, '{\"id\": 1}', '{\"v\": 2}')",
+                    "INSERT INTO plain VALUES (1)",
+                ],
+                false,
+            ),
+            // Under the earlier one nothing was written.
+            (&[], &["SELECT lease_fence('j', $1)", "INSERT INTO plain VALUES (1)"], true),
+            (&["SELECT 1"], &["SELECT lease_fence('j', $1)", "UPDATE f SET v = 1"], true),
+            (
+                &["SAVEPOINT s", "INSERT INTO plain VALUES (1)", "ROLLBACK TO s"],
+                &[
+                    "SELECT lease_fence('j', $1)",
+                    "UPDATE f SET v = 1",
+                    "INSERT INTO plain VALUES (2)",
+                ],
+                true,
+            ),
+        ] {
+            let [a, b] = db.sessions().await;
+            let count = "SELECT count(*) FROM plain";
+            let were: i64 = db.watch.one(count, &[]).await.unwrap();
+            let first = a.acq("j", "A", "60 s").await.granted();
+            a.begin(level).await;
+            a.fence("j", first).await.unwrap();
+            for sql in before {
+                a.sql(sql).await.unwrap();
+            }
+            take_over(&b).await;
+            b.force("j").await.unwrap();
+            let third = b.acq("j", "A", "60 s").await.granted();
+            for sql in after {
+                let answer = if sql.contains("$1") {
+                    a.exec(sql, &[&third]).await.map(drop)
+                } else {
+                    a.sql(sql).await
+                };
+                answer.unwrap_or_else(|error| panic!("{sql}: {error}"));
+            }
+            let commit = a.commit().await;
+            if is_fine {
+                commit.unwrap_or_else(|error| panic!("{before:?} {after:?}: {error}"));
+            } else {
+                commit.refused(STALE);
+                let are = db.watch.one::<i64>(count, &[]).await;
+                assert_eq!(are, Ok(were), "{level}: {before:?} {after:?}");
+            }
+            db.watch.force("j").await.unwrap();
+        }
+    }
+}
+
+/// The same for a transaction that is prepared.
+#[tokio::test]
+async fn a_later_token_does_not_let_the_earlier_one_be_prepared() {
+    let db = Db::fresh().await;
+    let [a, b] = db.sessions().await;
+    db.watch
+        .sql("CREATE TABLE plain (v int); CREATE TABLE f (v int); SELECT fence_attach('f', 'j')")
+        .await
+        .unwrap();
+    let first = a.acq("j", "A", "60 s").await.granted();
+    a.begin("READ COMMITTED").await;
+    a.fence("j", first).await.unwrap();
+    a.sql("INSERT INTO plain VALUES (1)").await.unwrap();
+    take_over(&b).await;
+    b.force("j").await.unwrap();
+    let third = b.acq("j", "A", "60 s").await.granted();
+    a.fence("j", third).await.unwrap();
+    a.sql("INSERT INTO f VALUES (1)").await.unwrap();
+    a.sql("PREPARE TRANSACTION 'p'").await.refused(STALE);
+}
+
+/// Who takes its own lease anew has been superseded by nobody.
+#[tokio::test]
+async fn a_grant_of_ones_own_does_not_refuse_what_was_written_before() {
+    let db = Db::fresh().await;
+    db.watch
+        .sql("CREATE TABLE plain (v int); CREATE TABLE f (v int); SELECT fence_attach('f', 'j')")
+        .await
+        .unwrap();
+    for level in LEVELS {
+        let a = db.session().await;
+        let first = a.acq("j", "A", "60 s").await.granted();
+        a.begin(level).await;
+        a.fence("j", first).await.unwrap();
+        a.sql("INSERT INTO plain VALUES (1)").await.unwrap();
+        assert_eq!(a.rel("j", first).await, Ok(true));
+        let second = a.acq("j", "A", "60 s").await.granted();
+        a.fence("j", second).await.unwrap();
+        a.sql("INSERT INTO f VALUES (1)").await.unwrap();
+        a.commit().await.unwrap_or_else(|error| panic!("{level}: {error}"));
+        assert_eq!(a.rel("j", second).await, Ok(true));
     }
 }
 
@@ -238,4 +375,22 @@ async fn a_prune_in_between_settles_nothing() {
     db.watch.force("j").await.unwrap();
     assert_eq!(a.one::<i64>("SELECT lease_prune('0')", &[]).await, Ok(1));
     a.commit().await.refused(STALE);
+}
+
+/// A token that has expired may still write, also while a prune is undecided that may roll back.
+#[tokio::test]
+async fn a_prune_leaves_the_names_that_somebody_acts_under() {
+    let db = Db::fresh().await;
+    let [a, admin] = db.sessions().await;
+    db.watch.sql("CREATE TABLE f (v int); SELECT fence_attach('f', 'j')").await.unwrap();
+    let token = a.acq("j", "A", "100 ms").await.granted();
+    a.begin("READ COMMITTED").await;
+    a.fence("j", token).await.unwrap();
+    a.sql("INSERT INTO f VALUES (1)").await.unwrap();
+    db.expired("j").await;
+    admin.begin("READ COMMITTED").await;
+    assert_eq!(admin.one::<i64>("SELECT lease_prune('0')", &[]).await, Ok(0));
+    a.commit().await.unwrap();
+    assert_eq!(admin.one::<i64>("SELECT lease_prune('0')", &[]).await, Ok(1));
+    admin.commit().await.unwrap();
 }

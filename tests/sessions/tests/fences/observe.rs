@@ -236,6 +236,37 @@ async fn a_prepared_transaction_keeps_what_it_observed() {
     );
 }
 
+/// Several that commit under the token that is there find that it was forgotten, or lowered, while they waited: one of them writes it anew.
+#[tokio::test]
+async fn a_resource_that_is_forgotten_meanwhile_is_observed_anew() {
+    let db = Db::fresh().await;
+    let [admin, x, y, z] = db.sessions().await;
+    for round in 0..20 {
+        for lowered in [None, Some(3)] {
+            let resource = format!("{round} {lowered:?}");
+            observe(&admin, &resource, 7).await.unwrap();
+            admin.begin("READ COMMITTED").await;
+            admin.exec("SELECT fence_forget($1)", &[&resource]).await.unwrap();
+            if let Some(token) = lowered {
+                observe(&admin, &resource, token).await.unwrap();
+            }
+            let mut commits = Vec::new();
+            for session in [&x, &y, &z] {
+                session.begin(LEVELS[round % 3]).await;
+                observe(session, &resource, 7).await.expect("it is not forgotten yet");
+                commits.push(session.beside(|me| async move { me.commit().await }));
+                db.blocked(session).await;
+            }
+            admin.commit().await.unwrap();
+            for commit in commits {
+                let answer = commit.await.unwrap();
+                answer.unwrap_or_else(|error| panic!("{resource}: {error}"));
+            }
+            observe(&admin, &resource, 6).await.refused(STALE).detail_names(&[&6, &7]);
+        }
+    }
+}
+
 /// Two that have observed the same two resources in opposite orders, ended at the same time.
 #[tokio::test]
 async fn crossed_commits_do_not_deadlock() {

@@ -114,6 +114,26 @@ async fn minimum_hold_and_pause_have_the_limit_of_the_time_to_live() {
     assert_eq!(a.one::<i64>("SELECT count(*) FROM lease_status", &[]).await, Ok(2));
 }
 
+/// A name that is kept from others is in use.
+#[tokio::test]
+async fn neither_pause_nor_minimum_hold_is_pruned_away() {
+    let db = Db::fresh().await;
+    let [a, b] = db.sessions().await;
+    let prune = "SELECT lease_prune($1::text::interval)";
+    for argument in ["min_hold", "pause"] {
+        let acquire = format!("SELECT lease_acquire($1, 'A', '50 ms', {argument} => '1 hour')");
+        a.one::<i64>(&acquire, &[&argument]).await.unwrap();
+        db.expired(argument).await;
+        assert_eq!(b.one::<i64>(prune, &[&"0"]).await, Ok(0), "{argument}");
+        b.acq(argument, "B", "1 s").await.busy();
+        let later = "UPDATE lock_ext.lease SET renewed_at = renewed_at - '2 hours'::interval, expires_at = expires_at - '2 hours'::interval,
+                                               not_before = not_before - '2 hours'::interval";
+        b.sql(later).await.unwrap();
+        assert_eq!(b.one::<i64>(prune, &[&"90 minutes"]).await, Ok(0), "{argument}");
+        assert_eq!(b.one::<i64>(prune, &[&"59 minutes"]).await, Ok(1), "{argument}");
+    }
+}
+
 /// When a session ended is not known, so its lease is not idle for long enough yet.
 #[tokio::test]
 async fn a_lease_that_was_lost_with_its_session_is_not_pruned_at_once() {
