@@ -230,6 +230,11 @@ async fn as_the_table_says(shape: Shape) {
                         None => *by_column == NO_TOKEN,
                     };
                     let uses = |lease| needed.contains(&lease);
+                    // What it declared it declared for all that it writes.
+                    let writes = |lease| {
+                        let is_declared = carries.is_some_and(|carries| carries.contains(&lease));
+                        uses(lease) || is_declared && *after != before
+                    };
                     let (at_statement, at_commit) = match fate {
                         // Whichever row comes first says what it lacks.
                         Fate::SupersededBefore(lease) if lacks && uses(lease) => {
@@ -237,7 +242,11 @@ async fn as_the_table_says(shape: Shape) {
                         }
                         _ if lacks => (Some(NO_TOKEN), None),
                         Fate::SupersededBefore(lease) if uses(lease) => (Some(STALE), None),
-                        Fate::SupersededBeforeCommit(lease) if uses(lease) => (None, Some(STALE)),
+                        Fate::SupersededBefore(lease) | Fate::SupersededBeforeCommit(lease)
+                            if writes(lease) =>
+                        {
+                            (None, Some(STALE))
+                        }
                         _ => (None, None),
                     };
                     let is_as = |answer: &Result<(), lock_ext_sessions::PgError>,

@@ -253,15 +253,6 @@ async fn a_later_token_does_not_excuse_the_earlier_one() {
             // Under the earlier one nothing was written.
             (&[], &["SELECT lease_fence('j', $1)", "INSERT INTO plain VALUES (1)"], true),
             (&["SELECT 1"], &["SELECT lease_fence('j', $1)", "UPDATE f SET v = 1"], true),
-            (
-                &["SAVEPOINT s", "INSERT INTO plain VALUES (1)", "ROLLBACK TO s"],
-                &[
-                    "SELECT lease_fence('j', $1)",
-                    "UPDATE f SET v = 1",
-                    "INSERT INTO plain VALUES (2)",
-                ],
-                true,
-            ),
         ] {
             let [a, b] = db.sessions().await;
             let count = "SELECT count(*) FROM plain";
