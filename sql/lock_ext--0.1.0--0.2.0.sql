@@ -33,6 +33,9 @@ COMMENT ON FUNCTION lease_fence(text, bigint, boolean) IS
 hold: from the first write to a fenced table, or the first checkpoint, to the end of the transaction a take-over waits (default false: the transaction fails if it is superseded before it commits).
 Errors: LX001 if the token is not current; LX002 with lock_ext.strict_expiry; 22004 for NULL, 22023, 22001, 25006 on a standby, 42501. Locks: an entry of the lock table from here on, which blocks nobody, and after a write one while the transaction commits, which a grant waits for.';
 
+COMMENT ON FUNCTION fence_forget(text) IS
+'Forgets the highest token of a resource: true if there was one. For a system that begins its tokens anew, or after a token that was never issued. Lower tokens are accepted again. Not for PUBLIC. Errors: 22004 for NULL, 22023, 22001, 25006. Locks: none at the call; it is forgotten at the commit, which waits for others under the same resource that are just committing or prepared.';
+
 COMMENT ON FUNCTION lease_prune(interval) IS
 'Removes the leases that nobody has held or completed for that time, with their checkpoints, and gives their number. One that a pause or a minimum hold keeps stays, and so does one that another open transaction acts under a token of. Tokens go on rising. Not for PUBLIC. Errors: 22004 for NULL, 22023, 25006.';
 

@@ -23,7 +23,7 @@ use crate::referee::{self, Mode, NameHash, Tag};
 use crate::settings;
 use crate::store::{Found, Leases, Row, Sighting};
 use crate::types::{Label, Timestamp, Token};
-use crate::{catalog, pg, tenure, text, written};
+use crate::{catalog, observe, pg, tenure, text, written};
 
 /// `lease_fence`: from now on the writes of this transaction carry `token`.
 pub fn declare(name: Label, token: Token, hold: bool) -> Result<()> {
@@ -69,7 +69,7 @@ fn carry(name: Label, what: Option<(Token, bool)>) {
     let hash = referee::hash(name);
     let before = carried(name, hash).map(|(token, _)| token);
     let is_other = before.is_some() && before != what.map(|(token, _)| token);
-    let wrote = is_other && has_written();
+    let wrote = is_other && (has_written() || observe::is_due());
     with(|t| {
         if let Some(before) = before {
             t.edit(name, hash, before, |entry| {

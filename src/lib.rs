@@ -15,7 +15,7 @@
 //! | `announce` | opt-in notifications | `pg` |
 //! | `tenure` | leases that are bound to their session | `referee`, `line` |
 //! | `acts` | what this transaction has done under which tokens, savepoint by savepoint | |
-//! | `fence` | the check of those tokens at the statement and before the commit | `acts`, `policy`, `store`, `referee` |
+//! | `fence` | the check of those tokens at the statement and before the commit | `acts`, `observe`, `policy`, `store`, `referee` |
 //! | `trigger` | `fence_check()`: the trigger's protocol | `fence` |
 //! | `observe` | the highest tokens seen of other systems, checked in the same two places | `table`, `referee` |
 //! | `checkpoint`, `once` | progress and once-only markers | `fence`, `table`, `referee` |

@@ -125,7 +125,7 @@ COMMENT ON FUNCTION fence_observe(text, bigint) IS
 resource: 1 to 1024 bytes; token: any bigint. Errors: LX001 if a higher token was committed, at the call or at the commit; 22004 for NULL, 22023, 22001, 25006. Locks: none at the call; the commit waits for others under the same resource that are just committing or prepared.';
 
 COMMENT ON FUNCTION fence_forget(text) IS
-'Forgets the highest token of a resource: true if there was one. For a system that begins its tokens anew, or after a token that was never issued. Lower tokens are accepted again. Not for PUBLIC. Errors: 22004 for NULL, 22023, 22001, 25006. Locks: waits for transactions that observed the resource and are just committing or prepared.';
+'Forgets the highest token of a resource: true if there was one. For a system that begins its tokens anew, or after a token that was never issued. Lower tokens are accepted again. Not for PUBLIC. Errors: 22004 for NULL, 22023, 22001, 25006. Locks: none at the call; it is forgotten at the commit, which waits for others under the same resource that are just committing or prepared.';
 
 COMMENT ON FUNCTION once(text) IS
 'True for exactly one committed transaction for each key, false for all later ones; rolls back with its transaction. key: 1 to 1024 bytes. Errors: 22004 for NULL, 22023, 22001, 25006.

@@ -214,7 +214,8 @@ async fn a_later_token_does_not_excuse_the_earlier_one() {
     db.watch
         .sql(
             "CREATE TABLE plain (v int); CREATE UNLOGGED TABLE u (v int);
-             CREATE TABLE f (id int, v int); INSERT INTO f VALUES (1, 0); SELECT fence_attach('f', 'j')",
+             CREATE TABLE f (id int, v int); INSERT INTO f VALUES (1, 0); SELECT fence_attach('f', 'j');
+             SELECT fence_observe('there', 1)",
         )
         .await
         .unwrap();
@@ -250,6 +251,9 @@ async fn a_later_token_does_not_excuse_the_earlier_one() {
                 ],
                 false,
             ),
+            // What is put off to the commit.
+            (&["SELECT fence_observe('r', 9)"], &["SELECT lease_fence('j', $1)"], false),
+            (&["SELECT fence_forget('there')"], &["SELECT lease_fence('j', $1)"], false),
             // Under the earlier one nothing was written.
             (&[], &["SELECT lease_fence('j', $1)", "INSERT INTO plain VALUES (1)"], true),
             (&["SELECT 1"], &["SELECT lease_fence('j', $1)", "UPDATE f SET v = 1"], true),

@@ -241,6 +241,7 @@ async fn a_prepared_transaction_keeps_what_it_observed() {
 async fn a_resource_that_is_forgotten_meanwhile_is_observed_anew() {
     let db = Db::fresh().await;
     let [admin, x, y, z] = db.sessions().await;
+    let gid = db.name();
     for round in 0..20 {
         for lowered in [None, Some(3)] {
             let resource = format!("{round} {lowered:?}");
@@ -250,6 +251,7 @@ async fn a_resource_that_is_forgotten_meanwhile_is_observed_anew() {
             if let Some(token) = lowered {
                 observe(&admin, &resource, token).await.unwrap();
             }
+            admin.sql(&format!("PREPARE TRANSACTION '{gid}'")).await.unwrap();
             let mut commits = Vec::new();
             for session in [&x, &y, &z] {
                 session.begin(LEVELS[round % 3]).await;
@@ -257,13 +259,101 @@ async fn a_resource_that_is_forgotten_meanwhile_is_observed_anew() {
                 commits.push(session.beside(|me| async move { me.commit().await }));
                 db.blocked(session).await;
             }
-            admin.commit().await.unwrap();
+            admin.sql(&format!("COMMIT PREPARED '{gid}'")).await.unwrap();
             for commit in commits {
                 let answer = commit.await.unwrap();
                 answer.unwrap_or_else(|error| panic!("{resource}: {error}"));
             }
             observe(&admin, &resource, 6).await.refused(STALE).detail_names(&[&6, &7]);
         }
+    }
+}
+
+async fn forget(session: &Session, resource: &str) -> Answer<bool> {
+    session.one("SELECT fence_forget($1)", &[&resource]).await
+}
+
+#[tokio::test]
+async fn forgetting_belongs_to_its_transaction_and_savepoint() {
+    let db = Db::fresh().await;
+    let [a, b] = db.sessions().await;
+    for level in LEVELS {
+        let resource = format!("of {level}");
+        let r = resource.as_str();
+        observe(&a, r, 7).await.unwrap();
+
+        a.begin(level).await;
+        assert_eq!(forget(&a, r).await, Ok(true));
+        assert_eq!(forget(&a, r).await, Ok(false), "it has just been forgotten");
+        observe(&a, r, 3).await.unwrap();
+        observe(&a, r, 2).await.refused(STALE).detail_names(&[&2, &3]);
+        a.rollback().await;
+        observe(&b, r, 6).await.refused(STALE).detail_names(&[&6, &7]);
+
+        a.begin(level).await;
+        a.sql("SAVEPOINT s").await.unwrap();
+        assert_eq!(forget(&a, r).await, Ok(true));
+        a.sql("SAVEPOINT inside").await.unwrap();
+        observe(&a, r, 3).await.unwrap();
+        a.sql("RELEASE inside; ROLLBACK TO s").await.unwrap();
+        observe(&a, r, 6).await.refused(STALE).detail_names(&[&6, &7]);
+        a.rollback().await;
+
+        a.begin(level).await;
+        a.sql("SAVEPOINT s").await.unwrap();
+        assert_eq!(forget(&a, r).await, Ok(true));
+        observe(&a, r, 3).await.unwrap();
+        a.sql("RELEASE s").await.unwrap();
+        assert_eq!(forget(&a, r).await, Ok(true), "what it has observed itself");
+        observe(&a, r, 4).await.unwrap();
+        observe(&b, r, 8).await.unwrap();
+        a.commit().await.expect("8 was forgotten with the rest");
+        observe(&b, r, 3).await.refused(STALE).detail_names(&[&3, &4]);
+
+        a.begin(level).await;
+        observe(&a, r, 9).await.unwrap();
+        assert_eq!(forget(&a, r).await, Ok(true));
+        a.commit().await.unwrap();
+        assert_eq!(forget(&a, r).await, Ok(false));
+        observe(&b, r, -5).await.unwrap();
+    }
+}
+
+/// Nobody waits for who has forgotten something and is idle, and no order of forgetting is a deadlock.
+#[tokio::test]
+async fn forgetting_holds_up_nobody() {
+    let db = Db::fresh().await;
+    let [idle, a, b] = db.sessions().await;
+    for session in [&a, &b] {
+        session.sql(AT_ONCE).await.unwrap();
+    }
+    for round in 0..20 {
+        let of_round = |name: &str| format!("{name} {round}");
+        let (x, y) = (of_round("x"), of_round("y"));
+        for resource in [&x, &y] {
+            observe(&a, resource, 5).await.unwrap();
+        }
+        idle.begin("READ COMMITTED").await;
+        for resource in [&x, &y] {
+            assert_eq!(forget(&idle, resource).await, Ok(true));
+        }
+        for (session, order) in [(&a, [&x, &y]), (&b, [&y, &x])] {
+            session.begin(LEVELS[round % 3]).await;
+            for resource in order {
+                if round % 2 == 0 || session.pid() == a.pid() {
+                    observe(session, resource, 5).await.unwrap();
+                } else {
+                    assert_eq!(forget(session, resource).await, Ok(true));
+                }
+            }
+        }
+        let ends = [&a, &b].map(|session| session.beside(|me| async move { me.commit().await }));
+        for end in ends {
+            end.await.unwrap().unwrap();
+        }
+        idle.commit().await.unwrap();
+        assert_eq!(forget(&a, &x).await, Ok(false));
+        assert_eq!(forget(&a, &y).await, Ok(false));
     }
 }
 
