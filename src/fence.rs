@@ -301,7 +301,7 @@ pub fn before_commit(prepare: bool) -> Result<()> {
 
 /// Has this transaction written anything, or will it before it commits?
 fn has_written() -> bool {
-    with(|t| t.entries.iter().any(|e| e.pending.is_some())) || written::anything_at_all()
+    with(|t| t.entries.iter().any(|e| e.pending.is_some())) || written::anything()
 }
 
 fn settle(leases: &Leases, entry: &Entry, prepare: bool) -> Result<()> {

@@ -16,17 +16,13 @@ thread_local! {
     static SAVEPOINTS: RefCell<Vec<(i32, bool)>> = const { RefCell::new(Vec::new()) };
 }
 
-fn anything() -> bool {
-    let since = |(log, command)| pg::last_logged() > log || pg::command() > command;
-    pg::has_transaction_id() && UNDONE.get().is_none_or(since)
-}
-
-/// The same for a transaction that ends: what a cursor has written that was kept for it, or the like, has moved no command yet.
-pub fn anything_at_all() -> bool {
+pub fn anything() -> bool {
     if UNDONE.get().is_some() {
+        // What a cursor has written that is kept for the COMMIT, or the like, has moved no command yet.
         pg::next_command();
     }
-    anything()
+    let since = |(log, command)| pg::last_logged() > log || pg::command() > command;
+    pg::has_transaction_id() && UNDONE.get().is_none_or(since)
 }
 
 pub fn savepoint_begun(level: i32) {
@@ -37,7 +33,7 @@ pub fn savepoint_begun(level: i32) {
         UNDONE.set(Some((pg::last_logged(), pg::command())));
     }
     // The statement that a savepoint of a function is in may write afterwards what it has a command for already.
-    let before = !is_clients || anything_at_all();
+    let before = !is_clients || anything();
     SAVEPOINTS.with(|savepoints| savepoints.borrow_mut().push((level, before)));
 }
 

@@ -78,6 +78,7 @@ async fn a_write_to_a_table_without_a_fence_is_not_committed_after_a_take_over()
             ],
             // Whose rows are locked may wait for it.
             &["SELECT * FROM u FOR UPDATE"],
+            &["LOCK TABLE u"],
             &["INSERT INTO u SELECT undoes()"],
             &["UPDATE u SET v = undoes()"],
             // A cursor that is read by the COMMIT itself.
@@ -387,5 +388,29 @@ async fn a_prune_leaves_the_names_that_somebody_acts_under() {
     assert_eq!(admin.one::<i64>("SELECT lease_prune('0')", &[]).await, Ok(0));
     a.commit().await.unwrap();
     assert_eq!(admin.one::<i64>("SELECT lease_prune('0')", &[]).await, Ok(1));
-    admin.commit().await.unwrap();
+    // From then on it is refused, as by a take-over, until that is rolled back.
+    let insert = "INSERT INTO f VALUES (2)";
+    a.begin("READ COMMITTED").await;
+    a.fence("j", token).await.unwrap();
+    a.sql(insert).await.unwrap();
+    a.commit().await.refused(STALE);
+    admin.rollback().await;
+    a.begin("READ COMMITTED").await;
+    a.fence("j", token).await.unwrap();
+    a.sql(insert).await.unwrap();
+    a.commit().await.unwrap();
+}
+
+/// It cannot end what is not committed, and `lease_evict` ends who keeps it waiting.
+#[tokio::test]
+async fn an_end_by_force_waits_for_a_grant_that_is_not_committed() {
+    let db = Db::fresh().await;
+    let [a, admin] = db.sessions().await;
+    a.begin("READ COMMITTED").await;
+    a.acq("j", "A", "60 s").await.granted();
+    let end = admin.beside(|admin| async move { admin.force("j").await });
+    db.blocked(&admin).await;
+    let evicted: Vec<i32> = db.watch.list("SELECT lease_evict('j')", &[]).await.unwrap();
+    assert_eq!(evicted, [a.pid()]);
+    assert_eq!(end.await.unwrap(), Ok(false), "its grant was never committed");
 }

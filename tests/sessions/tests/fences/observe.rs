@@ -9,7 +9,8 @@ async fn observe(session: &Session, resource: &str, token: i64) -> Answer<()> {
     session.exec("SELECT fence_observe($1, $2)", &[&resource, &token]).await.map(drop)
 }
 
-const AT_ONCE: &str = "SET statement_timeout = '10s'";
+/// A COMMIT has no statement_timeout.
+const AT_ONCE: &str = "SET statement_timeout = '10s'; SET lock_timeout = '10s'";
 
 #[tokio::test]
 async fn a_lower_token_is_refused_and_an_equal_one_is_fine() {
